@@ -1,0 +1,50 @@
+"""aril: a deep-learning stack small enough to read and fast enough to use.
+
+What users write starts here. Each name is imported when it is first touched, so that `import aril` itself is quick.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from aril import nn as nn
+    from aril.config import Context as Context
+    from aril.device import Device as Device
+    from aril.dtype import dtypes as dtypes
+    from aril.engine.counters import GlobalCounters as GlobalCounters
+    from aril.jit import function as function
+    from aril.jit import jit as jit
+    from aril.tensor import Tensor as Tensor
+    from aril.tensor import Variable as Variable
+
+__version__ = "0.1.0"
+
+# Name -> (module, attribute); no attribute means the module itself.
+_WHERE: dict[str, tuple[str, str]] = {
+    "Context": ("aril.config", "Context"),
+    "Device": ("aril.device", "Device"),
+    "GlobalCounters": ("aril.engine.counters", "GlobalCounters"),
+    "Tensor": ("aril.tensor", "Tensor"),
+    "Variable": ("aril.tensor", "Variable"),
+    "dtypes": ("aril.dtype", "dtypes"),
+    "function": ("aril.jit", "function"),
+    "jit": ("aril.jit", "jit"),
+    "nn": ("aril.nn", ""),
+}
+
+__all__ = ["Context", "Device", "GlobalCounters", "Tensor", "Variable", "dtypes", "function", "jit", "nn"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module 'aril' has no attribute {name!r}; it offers {', '.join(__all__)}")
+    module, attribute = _WHERE[name]
+    found = importlib.import_module(module)
+    globals()[name] = getattr(found, attribute) if attribute else found
+    return globals()[name]
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
