@@ -1,0 +1,528 @@
+"""The node: an immutable, hash-consed UOp, and what is derived from it once and cached (shape, bounds, live loops, digest).
+
+Equal nodes are one object, so `is` compares graphs. Nothing here recurses over the depth of a graph.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Union
+
+from aril.dtype import DType, PyScalar, dtypes, promote, strong, to_dtype, wrap
+from aril.mixin import OpMixin
+from aril.ops import OpGroup, Ops
+from aril.uop.args import AddrSpace, AxisType, ParamArg, RangeArg
+
+sint = Union[int, "UOp"]
+Shape = tuple[sint, ...]
+
+
+class _Ref(weakref.ref):  # type: ignore[type-arg]
+    """A weak reference that remembers the key under which its node is interned."""
+
+    __slots__ = ("key",)
+    key: tuple[Any, ...]
+
+
+# The intern table. Values are weak; the key holds the sources, so a node's sources outlive it until its entry is swept.
+# A dead entry is only noted in the callback and swept later in a loop: dropping a chain of any depth never recurses.
+_nodes: dict[tuple[Any, ...], _Ref] = {}
+_dead: list[_Ref] = []
+_lock = threading.RLock()
+_note_dead = _dead.append
+_state = {"origin": None}  # hook that names the user's line for new nodes, set while something asks for it
+
+
+def _sweep() -> None:
+    with _lock:
+        while _dead:
+            try:
+                ref = _dead.pop()
+            except IndexError:  # another thread's garbage collection took it
+                return
+            if _nodes.get(ref.key) is ref:
+                del _nodes[ref.key]
+            del ref  # its key holds the sources: let go before asking whether more has died
+
+
+def live_nodes() -> int:
+    """How many nodes are alive, after sweeping those that have died."""
+    _sweep()
+    return len(_nodes)
+
+
+def track_origin(hook: Callable[[], str | None] | None) -> None:
+    """Record `hook()` (the user's line) on every node made from now on; None stops recording."""
+    _state["origin"] = hook  # type: ignore[assignment]
+
+
+_NAN = float("nan")
+
+
+def _const_key(value: PyScalar) -> object:
+    # 0.0 == -0.0 and nan != nan, yet as constants the first two differ and nan is one value
+    if value.__class__ is float:
+        if value == 0:
+            return ("0", math.copysign(1.0, value))
+    return value
+
+
+class UOp(OpMixin):
+    """One node: `(op, dtype, src, arg, tag)`. Construct with the helpers below or `UOp(op, src, arg, dtype)`.
+
+    `dtype` is derived from op, sources and argument unless it is a choice (CAST, BITCAST, CONST, CUSTOM).
+    """
+
+    __slots__ = (
+        "op", "dtype", "src", "arg", "tag", "_shape", "_bounds", "_live", "_digest", "_simplified", "storage", "origin",
+        "__weakref__",
+    )  # fmt: skip
+
+    op: Ops
+    dtype: DType
+    src: tuple[UOp, ...]
+    arg: Any
+    tag: Any
+    storage: Any  # the device buffer behind a BUFFER node, put there by the rooms that know devices
+    origin: str | None
+
+    def __new__(
+        cls, op: Ops, src: tuple[UOp, ...] = (), arg: Any = None, dtype: DType | None = None, tag: Any = None
+    ) -> UOp:
+        if dtype is None:
+            dtype = _derive_dtype(op, src, arg)
+        if op is Ops.CONST:
+            key: tuple[Any, ...] = (op, dtype, src, _const_key(arg), tag)
+        else:
+            key = (op, dtype, src, arg, tag)
+        ref = _nodes.get(key)
+        if ref is not None:
+            found = ref()
+            if found is not None:
+                return found
+        with _lock:
+            if _dead:
+                _sweep()
+            ref = _nodes.get(key)
+            if ref is not None:
+                found = ref()
+                if found is not None:
+                    return found
+            self = object.__new__(cls)
+            self.op = op
+            self.dtype = dtype
+            self.src = src
+            self.arg = arg
+            self.tag = tag
+            self._shape = self._bounds = self._live = self._digest = self._simplified = self.storage = None
+            self.origin = _state["origin"]() if _state["origin"] is not None else None  # type: ignore[misc]
+            ref = _Ref(self, _note_dead)
+            ref.key = key
+            _nodes[key] = ref
+            return self
+
+    # --- identity ---
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        order = list(self.toposort())
+        index = {u: i for i, u in enumerate(order)}
+        return (_rebuild, ([(u.op, tuple(index[s] for s in u.src), u.arg, u.dtype, u.tag) for u in order],))
+
+    def __copy__(self) -> UOp:
+        return self
+
+    def __deepcopy__(self, memo: object) -> UOp:
+        return self
+
+    def __repr__(self) -> str:
+        from aril.uop.render import to_source
+
+        return to_source(self)
+
+    def replace(self, **changes: Any) -> UOp:
+        """The node with some of `op, src, arg, dtype, tag` changed. A derived dtype is derived again with new sources."""
+        op, src, arg = changes.get("op", self.op), changes.get("src", self.src), changes.get("arg", self.arg)
+        dtype = changes.get("dtype", self.dtype if op in _CHOSEN_DTYPE or op is not self.op else None)
+        return UOp(op, src, arg, dtype, changes.get("tag", self.tag))
+
+    def with_src(self, src: tuple[UOp, ...]) -> UOp:
+        """The same node over other sources."""
+        if src == self.src:
+            return self
+        return UOp(self.op, src, self.arg, self.dtype if self.op in _CHOSEN_DTYPE else None, self.tag)
+
+    # --- walks ---
+
+    def toposort(self, enter: Callable[[UOp], bool] | None = None) -> dict[UOp, None]:
+        """Every node reachable from this one, sources first (a dict used as an ordered set). Where `enter(node)` is
+        false the node is listed but its sources are not walked."""
+        return toposort((self,), enter)
+
+    def substitute(self, mapping: dict[UOp, UOp]) -> UOp:
+        """The graph with each key replaced by its value. Values are not searched again."""
+        if not mapping:
+            return self
+        done: dict[UOp, UOp] = dict(mapping)
+        for u in self.toposort(lambda n: n not in mapping):
+            if u not in done:
+                done[u] = u.with_src(tuple([done[s] for s in u.src]))
+        return done[self]
+
+    @property
+    def digest(self) -> bytes:
+        """16 bytes naming the graph's structure, the same in every process. Storage is named by its argument."""
+        if self._digest is None:
+            for u in _pending(self, "_digest"):
+                h = hashlib.blake2b(digest_size=16)
+                h.update(f"{u.op.name}|{u.dtype.name}|{u.arg!r}|{u.tag!r}|{len(u.src)}".encode())
+                for s in u.src:
+                    h.update(s._digest)
+                u._digest = h.digest()
+        return self._digest  # type: ignore[no-any-return]
+
+    # --- derived ---
+
+    @property
+    def shape(self) -> Shape:
+        """The logical shape: ints, or expressions where a dimension is symbolic."""
+        if self._shape is None:
+            from aril.uop.shape import derive_shape
+
+            for u in _pending(self, "_shape"):
+                u._shape = derive_shape(u)
+        return self._shape  # type: ignore[no-any-return]
+
+    @property
+    def bounds(self) -> tuple[Any, Any]:
+        """(least, greatest) value an integer or bool expression can take; (-inf, inf) for floats."""
+        if self._bounds is None:
+            from aril.uop.bounds import derive_bounds
+
+            for u in _pending(self, "_bounds"):
+                u._bounds = derive_bounds(u)
+        return self._bounds  # type: ignore[no-any-return]
+
+    @property
+    def vmin(self) -> Any:
+        return self.bounds[0]
+
+    @property
+    def vmax(self) -> Any:
+        return self.bounds[1]
+
+    @property
+    def ranges(self) -> frozenset[UOp]:
+        """The loops this value lies in: RANGE nodes it depends on that no REDUCE or END on the way has closed."""
+        if self._live is None:
+            for u in _pending(self, "_live"):
+                u._live = _derive_ranges(u)
+        return self._live  # type: ignore[no-any-return]
+
+    @property
+    def device(self) -> str | tuple[str, ...] | None:
+        """The device the value lies on; None for constants and expressions of nothing else."""
+        stack = [self]
+        seen = set()
+        while stack:
+            u = stack.pop()
+            if u in seen:
+                continue
+            seen.add(u)
+            if u.op in OpGroup.STORAGE:
+                if u.arg.device is not None:
+                    return u.arg.device  # type: ignore[no-any-return]
+            elif u.op is Ops.COPY:
+                return u.arg  # type: ignore[no-any-return]
+            elif u.op is Ops.MSTACK:
+                return tuple(s.device for s in u.src)  # type: ignore[misc]
+            elif u.op is Ops.MSELECT:
+                d = u.src[0].device
+                return d[u.arg] if isinstance(d, tuple) else d
+            else:
+                stack.extend(reversed(u.src))
+        return None
+
+    @property
+    def base(self) -> UOp:
+        """The storage or computation below views (movement operations and AFTER)."""
+        u = self
+        while u.op in OpGroup.MOVEMENT or u.op is Ops.AFTER:
+            u = u.src[0]
+        return u
+
+    # --- primitives of the mixins ---
+
+    @classmethod
+    def const(cls, dtype: DType, value: PyScalar | UOp) -> UOp:
+        """A scalar constant of `dtype`; the value is wrapped or rounded to it."""
+        if isinstance(value, UOp):
+            return value.cast(dtype)
+        if value.__class__ is float and value != value:
+            value = _NAN
+        return UOp(Ops.CONST, (), wrap(value, dtype), dtype)
+
+    @staticmethod
+    def lift(value: PyScalar | UOp) -> UOp:
+        """A Python scalar as a weak constant; a UOp as it is."""
+        if isinstance(value, UOp):
+            return value
+        return UOp(Ops.CONST, (), _NAN if value != value else value, dtypes.from_py(value))
+
+    def const_like(self, value: PyScalar) -> UOp:
+        """A scalar constant of this node's dtype (it broadcasts against anything)."""
+        return UOp.const(self.dtype, value)
+
+    def alu(self, op: Ops, *src: UOp) -> UOp:
+        """The elementwise node `op(self, *src)`; no promotion, no broadcasting but of scalars."""
+        return UOp(op, (self, *src))
+
+    def cast(self, dtype: Any) -> UOp:
+        dtype = to_dtype(dtype)
+        if self.dtype is dtype:
+            return self
+        if self.op is Ops.CONST:
+            return UOp.const(dtype, self.arg)
+        return UOp(Ops.CAST, (self,), None, dtype)
+
+    def bitcast(self, dtype: Any) -> UOp:
+        dtype = to_dtype(dtype)
+        return self if self.dtype is dtype else UOp(Ops.BITCAST, (self,), None, dtype)
+
+    def valid(self, gate: UOp) -> UOp:
+        """This index where `gate` holds, Invalid elsewhere."""
+        return self if gate.op is Ops.CONST and gate.arg is True else UOp(Ops.WHERE, (gate, self, UOp.invalid(self.dtype)))
+
+    @staticmethod
+    def invalid(dtype: DType = dtypes.weakint) -> UOp:
+        """The value that marks "no element here"."""
+        return UOp(Ops.Invalid, (), None, dtype)
+
+    # --- storage ---
+
+    @staticmethod
+    def param(slot: int, dtype: Any, size: int | None = None, **more: Any) -> UOp:
+        """The flat parameter number `slot`: shape (size,), or () where size is None. `more`: fields of ParamArg."""
+        dtype = to_dtype(dtype)
+        _need_storable(dtype, more.get("addrspace"))
+        return UOp(Ops.PARAM, (), ParamArg(slot, dtype, size, **more), dtype)
+
+    @staticmethod
+    def param_from_shape(slot: int, shape: Shape, dtype: Any, device: Any = None, **more: Any) -> UOp:
+        """Parameter `slot` seen at `shape`: a view on the flat one, whose size takes the largest value of each dimension."""
+        size = math.prod(d if isinstance(d, int) else int(d.vmax) for d in shape)
+        flat = UOp.param(slot, dtype, size, device=device, **more)
+        return view_flat(flat, shape)
+
+    def param_like(self, slot: int) -> UOp:
+        """A parameter that stands for this value: same shape, dtype and device."""
+        return UOp.param_from_shape(slot, self.shape, strong(self.dtype), self.device)
+
+    @staticmethod
+    def placeholder(shape: Shape | int, dtype: Any, slot: int, addrspace: AddrSpace = AddrSpace.GLOBAL) -> UOp:
+        """Storage of a hand-written kernel: a parameter (GLOBAL), or memory of the kernel's own (LOCAL, REG)."""
+        shape = (shape,) if isinstance(shape, int) else shape
+        if addrspace is AddrSpace.GLOBAL:
+            return UOp.param_from_shape(slot, shape, dtype)
+        size = math.prod(int(d) for d in shape)  # type: ignore[arg-type]
+        return view_flat(UOp.buffer(slot, dtype, size, addrspace), shape)
+
+    @staticmethod
+    def buffer(slot: int, dtype: Any, size: int, addrspace: AddrSpace = AddrSpace.GLOBAL, **more: Any) -> UOp:
+        """A BUFFER node with a slot of the caller's choice (kernels number their own LOCAL and REG memory)."""
+        dtype = to_dtype(dtype)
+        _need_storable(dtype, addrspace)
+        return UOp(Ops.BUFFER, (), ParamArg(slot, dtype, size, addrspace=addrspace, **more), dtype)
+
+    @staticmethod
+    def new_buffer(device: str | tuple[str, ...], size: int, dtype: Any) -> UOp:
+        """Fresh device storage, unlike any other. Nothing is allocated until it is written."""
+        with _lock:
+            _counter[0] += 1
+            slot = _counter[0]
+        return UOp.buffer(slot, dtype, size, device=device)
+
+    @staticmethod
+    def variable(name: str, vmin: int, vmax: int, dtype: DType = dtypes.weakint) -> UOp:
+        """A named integer within [vmin, vmax], unknown until it is bound."""
+        if vmin > vmax:
+            raise ValueError(f"Variable {name!r}: the least value {vmin} is above the greatest {vmax}")
+        return UOp(Ops.PARAM, (), ParamArg(-1, dtype, None, (vmin, vmax), name=name, addrspace=AddrSpace.ALU), dtype)
+
+    def bind(self, value: int) -> UOp:
+        """The variable carrying a value. Errors: ValueError outside its bounds."""
+        low, high = self.arg.vmin_vmax
+        if not low <= value <= high:
+            raise ValueError(f"Variable {self.arg.name!r} takes {low} to {high}, not {value}")
+        return UOp(Ops.BIND, (self, UOp.const(self.dtype, value)))
+
+    def unbind(self) -> tuple[UOp, int]:
+        """(variable, value) of a bound variable."""
+        if self.op is not Ops.BIND:
+            raise ValueError(f"{self.op} is not a bound variable")
+        return self.src[0], int(self.src[1].arg)
+
+    @property
+    def is_variable(self) -> bool:
+        return self.op is Ops.PARAM and self.arg.addrspace is AddrSpace.ALU
+
+    # --- loops and effects ---
+
+    @staticmethod
+    def range(end: sint, id: int | tuple[int, ...], kind: AxisType = AxisType.LOOP) -> UOp:
+        """The loop variable over 0..end-1."""
+        end = end if isinstance(end, UOp) else UOp.const(dtypes.weakint, end)
+        return UOp(Ops.RANGE, (end,), RangeArg(id if isinstance(id, tuple) else (id,), kind))
+
+    @staticmethod
+    def special(n: sint, name: str) -> UOp:
+        """A hardware index in 0..n-1."""
+        return UOp(Ops.SPECIAL, (n if isinstance(n, UOp) else UOp.const(dtypes.weakint, n),), name)
+
+    def end(self, *ranges: UOp, condition: UOp | None = None) -> UOp:
+        """This effect done for every turn of `ranges` (and, with a condition, while it holds)."""
+        return UOp(Ops.END, (self, *ranges) if condition is None else (self, *ranges, condition)) if ranges else self
+
+    def after(self, *deps: UOp) -> UOp:
+        """This value, once `deps` have happened."""
+        return UOp(Ops.AFTER, (self, *deps)) if deps else self
+
+    def store(self, value: UOp, gate: UOp | None = None) -> UOp:
+        return UOp(Ops.STORE, (self, value) if gate is None else (self, value, gate))
+
+    def load(self, *alt_gate: UOp, hint: str | None = None) -> UOp:
+        """The value at this address; with (alternative, gate), the alternative where the gate is false."""
+        return UOp(Ops.LOAD, (self, *alt_gate), hint)
+
+    def index(self, *idx: sint) -> UOp:
+        """Elements of this value, or the address of elements of this storage."""
+        return UOp(Ops.INDEX, (self, *[i if isinstance(i, UOp) else UOp.const(dtypes.weakint, i) for i in idx]))
+
+    @staticmethod
+    def stack(*src: UOp) -> UOp:
+        """A leading axis of `src` (in kernels: a vector of scalars)."""
+        return UOp(Ops.STACK, src)
+
+    @staticmethod
+    def sink(*src: UOp, arg: Any = None) -> UOp:
+        return UOp(Ops.SINK, src, arg)
+
+    @staticmethod
+    def group(*src: UOp) -> UOp:
+        return src[0] if len(src) == 1 else UOp(Ops.GROUP, src)
+
+
+Variable = UOp.variable
+_counter = [0]
+_CHOSEN_DTYPE = frozenset({
+    Ops.CAST, Ops.BITCAST, Ops.CONST, Ops.Invalid, Ops.CUSTOM, Ops.CUSTOMI, Ops.INS, Ops.PARAM, Ops.BUFFER, Ops.WMMA, Ops.CALL,
+    Ops.CUSTOM_FUNCTION,
+})  # fmt: skip
+
+
+def _need_storable(dtype: DType, addrspace: AddrSpace | None) -> None:
+    if dtype.weak and addrspace is not AddrSpace.ALU:
+        raise TypeError(f"storage of {dtype.name} cannot exist: a weak type has no size; cast to {strong(dtype).name} first")
+
+
+def _derive_dtype(op: Ops, src: tuple[UOp, ...], arg: Any) -> DType:
+    if op in OpGroup.COMPARISON:
+        return dtypes.bool
+    if op in OpGroup.VOID:
+        return dtypes.void
+    if op in _WIDEST:
+        values = src[1:] if op is Ops.WHERE else src
+        first = values[0].dtype
+        if len(values) == 1 or (first is values[1].dtype and len(values) == 2):
+            return first
+        return _meet([v.dtype for v in values if v.op is not Ops.Invalid] or [first])
+    if op is Ops.RANGE or op is Ops.SPECIAL:
+        return src[0].dtype
+    if op in (Ops.PARAM, Ops.BUFFER):
+        return arg.dtype  # type: ignore[no-any-return]
+    if op is Ops.GETTUPLE:
+        t = src[0] if src[0].op is Ops.TUPLE else src[0].src[0]
+        return t.src[arg].dtype
+    if op is Ops.GETADDR:
+        return dtypes.uint64
+    if op in (Ops.CONST, Ops.CAST, Ops.BITCAST, Ops.CUSTOM, Ops.CUSTOMI):
+        raise TypeError(f"{op} needs a dtype: nothing in its sources decides it")
+    return src[0].dtype if src else dtypes.void
+
+
+_WIDEST = OpGroup.ALU - OpGroup.COMPARISON - {Ops.SHL, Ops.SHR} | {Ops.STACK}
+
+
+def _meet(kinds: list[DType]) -> DType:
+    """The type of an elementwise node: the one concrete type among its sources, or the promotion of weak ones."""
+    concrete = {k for k in kinds if not k.weak}
+    if len(concrete) == 1:
+        return concrete.pop()
+    return promote(*(concrete or kinds))
+
+
+def _derive_ranges(u: UOp) -> frozenset[UOp]:
+    if u.op is Ops.RANGE:
+        return frozenset((u,)).union(*[s._live for s in u.src])
+    if not u.src:
+        return frozenset()
+    live = u.src[0]._live
+    for s in u.src[1:]:
+        if s._live is not live and s._live:
+            live = live | s._live
+    if u.op is Ops.REDUCE or u.op is Ops.END:
+        closed = [s for s in u.src[1:] if s.op is Ops.RANGE]
+        return live.difference(closed) if closed else live  # type: ignore[no-any-return]
+    return live  # type: ignore[no-any-return]
+
+
+def _pending(root: UOp, slot: str) -> Iterator[UOp]:
+    """The nodes below `root` whose cached `slot` is not known yet, sources first."""
+    stack: list[UOp] = [root]
+    while stack:
+        u = stack[-1]
+        if getattr(u, slot) is not None:
+            stack.pop()
+            continue
+        todo = [s for s in u.src if getattr(s, slot) is None]
+        if todo:
+            stack.extend(todo)
+        else:
+            stack.pop()
+            yield u
+
+
+def toposort(roots: Iterable[UOp], enter: Callable[[UOp], bool] | None = None) -> dict[UOp, None]:
+    """Nodes reachable from `roots`, sources first, each once; `enter` as in `UOp.toposort`."""
+    out: dict[UOp, None] = {}
+    stack: list[tuple[UOp, bool]] = [(r, False) for r in reversed(tuple(roots))]
+    while stack:
+        u, visited = stack.pop()
+        if u in out:
+            continue
+        if visited or not u.src:
+            out[u] = None
+        else:
+            stack.append((u, True))
+            if enter is None or enter(u):
+                stack.extend([(s, False) for s in reversed(u.src) if s not in out])
+    return out
+
+
+def _rebuild(rows: list[tuple[Any, ...]]) -> UOp:
+    built: list[UOp] = []
+    for op, src, arg, dtype, tag in rows:
+        built.append(UOp(op, tuple([built[i] for i in src]), arg, dtype, tag))
+    return built[-1]
+
+
+def view_flat(flat: UOp, shape: Shape) -> UOp:
+    """Flat storage seen at `shape`: RESHAPE, then SHRINK where a dimension is symbolic."""
+    largest = tuple(d if isinstance(d, int) else int(d.vmax) for d in shape)
+    from aril.uop.shape import reshape, shrink
+
+    out = reshape(flat, largest)
+    return out if largest == shape else shrink(out, tuple((0, d) for d in shape))
