@@ -6,14 +6,16 @@ What users write starts here. Each name is imported when it is first touched, so
 from __future__ import annotations
 
 import importlib
+import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from aril import nn as nn
     from aril.config import Context as Context
     from aril.device import Device as Device
+    from aril.device import GlobalCounters as GlobalCounters
     from aril.dtype import dtypes as dtypes
-    from aril.engine.counters import GlobalCounters as GlobalCounters
     from aril.jit import function as function
     from aril.jit import jit as jit
     from aril.tensor import Tensor as Tensor
@@ -25,7 +27,7 @@ __version__ = "0.1.0"
 _WHERE: dict[str, tuple[str, str]] = {
     "Context": ("aril.config", "Context"),
     "Device": ("aril.device", "Device"),
-    "GlobalCounters": ("aril.engine.counters", "GlobalCounters"),
+    "GlobalCounters": ("aril.device", "GlobalCounters"),
     "Tensor": ("aril.tensor", "Tensor"),
     "Variable": ("aril.tensor", "Variable"),
     "dtypes": ("aril.dtype", "dtypes"),
@@ -48,3 +50,15 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
+
+
+class _Package(ModuleType):
+    """This module, except that importing the submodule `aril.jit` does not hide the decorator of that name."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        shadows = isinstance(value, ModuleType) and name in _WHERE and _WHERE[name][1] != ""
+        if not shadows:
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

@@ -233,7 +233,7 @@ DEV = _text(
     "",
     "a device, or device:renderer, such as CPU, CPU:LLVM or PYTHON (see `aril devices`)",
     "The default device; empty means the best one that is usable here.",
-    r"[A-Za-z0-9_]*(:[A-Za-z0-9_]*)*",
+    r"[A-Za-z0-9_+]*(:[A-Za-z0-9_]*)*",
 )
 NUM_CPU_THREADS = _integer(
     "NUM_CPU_THREADS", 0, "Most threads a CPU kernel uses; 0 means as many as affinity and cgroup quota allow.", 0, 4096
@@ -300,7 +300,7 @@ BEAM_TIMEOUT = _integer("BEAM_TIMEOUT", 10, "Seconds that compiling and timing o
 BEAM_UOPS_MAX = _integer("BEAM_UOPS_MAX", 3000, "Largest program, in IR nodes, that the search considers.", 1)
 BEAM_UPCAST_MAX = _integer("BEAM_UPCAST_MAX", 256, "Most results a thread keeps in registers during the search.", 1)
 BEAM_LOCAL_MAX = _integer("BEAM_LOCAL_MAX", 1024, "Largest workgroup the search considers.", 1)
-BEAM_PAD = _flag("BEAM_PAD", 1, "The search may pad ranges.")
+BEAM_PADTO = _flag("BEAM_PADTO", 1, "The search may pad ranges.")
 BEAM_MIN_PROGRESS = _integer("BEAM_MIN_PROGRESS", 10, "Nanoseconds a round must gain for the search to go on.")
 BEAM_REPEATS = _integer("BEAM_REPEATS", 3, "Timed runs of a candidate; the least counts.", 1, 1000)
 BEAM_DEBUG = _integer("BEAM_DEBUG", 0, "1 shows each round of the search; 2 each candidate.", 0, 2)
