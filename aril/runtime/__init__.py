@@ -1,0 +1,1 @@
+"""The runtime room: memory, compilation and launch, one file a device. In come compiled kernels; out goes work done."""

@@ -1,0 +1,190 @@
+"""What this machine's CPU is: architecture, vector registers, caches, cores we may use. Read from the system's files.
+
+In come /proc and /sys; out goes a `HostTarget`. LLVM is not asked here: importing it costs 0.16 s, so its names of the
+features wait until something is compiled.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from hashlib import blake2b
+
+from aril.config import NUM_CPU_THREADS
+
+# cpuinfo's spelling of the features code generation asks about, x86-64 then AArch64.
+_FMA = frozenset({"fma", "asimd"})
+_F16_CONVERT = frozenset({"f16c", "fphp"})
+_F16_ARITHMETIC = frozenset({"avx512_fp16", "asimdhp"})
+_BF16 = frozenset({"avx512_bf16", "avx_ne_convert", "bf16"})
+# Ice Lake, Zen 4 and later: there 512-bit instructions no longer lower the clock much.
+_GOOD_AVX512 = frozenset({"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vbmi2"})
+
+
+@dataclass(frozen=True)
+class HostTarget:
+    """A CPU as code generation and the compiler see it. `key` names it in caches.
+
+    `vector_bytes` is the width worth using, `max_vector_bytes` the widest there is. `cpu` and `features` are LLVM's
+    names; empty means "this machine", which LLVM finds out when it compiles.
+    """
+
+    arch: str = "x86_64"
+    model: str = "generic"
+    flags: frozenset[str] = frozenset()
+    vector_bytes: int = 16
+    max_vector_bytes: int = 16
+    vector_registers: int = 16
+    l1: int = 32 << 10
+    l2: int = 512 << 10
+    l3: int = 4 << 20
+    cores: int = 1
+    cpu: str = ""
+    features: str = ""
+
+    @property
+    def has_fma(self) -> bool:
+        return not _FMA.isdisjoint(self.flags)
+
+    @property
+    def has_f16_conversion(self) -> bool:
+        return not _F16_CONVERT.isdisjoint(self.flags)
+
+    @property
+    def has_f16_arithmetic(self) -> bool:
+        return not _F16_ARITHMETIC.isdisjoint(self.flags)
+
+    @property
+    def has_bf16(self) -> bool:
+        """Whether it converts between float32 and bfloat16 in one instruction."""
+        return not _BF16.isdisjoint(self.flags)
+
+    @property
+    def is_host(self) -> bool:
+        return not self.cpu and not self.features
+
+    @property
+    def triple(self) -> str:
+        return f"{self.arch}-unknown-linux-gnu"
+
+    @cached_property
+    def key(self) -> str:
+        """Changes whenever compiled code may differ. The number of cores is no part of it."""
+        parts = (self.arch, self.model, " ".join(sorted(self.flags)), str(self.vector_bytes), self.cpu, self.features)
+        return blake2b("\n".join(parts).encode(), digest_size=8).hexdigest()
+
+
+def generic_target(arch: str) -> HostTarget:
+    """A machine of which only the architecture is known: SSE2 or NEON. For tests and for compiling for elsewhere."""
+    if arch == "aarch64":
+        return HostTarget(arch, flags=frozenset({"asimd"}), vector_registers=32, cpu="generic")
+    return HostTarget(arch, cpu="x86-64")
+
+
+@lru_cache(maxsize=1)
+def host_target() -> HostTarget:
+    """The machine we run on."""
+    arch = {"arm64": "aarch64", "amd64": "x86_64"}.get(platform.machine().lower(), platform.machine().lower())
+    info = _cpuinfo("/proc/cpuinfo")
+    flags = frozenset((info.get("flags") or info.get("Features") or "").split())
+    names = ("vendor_id", "cpu family", "model", "model name", "stepping", "CPU implementer", "CPU part", "CPU variant")
+    width, widest, registers = _vectors(arch, flags)
+    l1, l2, l3 = _caches("/sys/devices/system/cpu/cpu0/cache")
+    model = "|".join(info.get(name, "") for name in names)
+    return HostTarget(arch, model, flags, width, widest, registers, l1, l2, l3, usable_cores())
+
+
+def _vectors(arch: str, flags: frozenset[str]) -> tuple[int, int, int]:
+    """(bytes worth using, most bytes, registers)."""
+    if arch == "aarch64":
+        return 16, 16, 32
+    if {"avx512f", "avx512vl"} <= flags:
+        return (64 if flags >= _GOOD_AVX512 else 32), 64, 32
+    return (32, 32, 16) if "avx2" in flags else (16, 16, 16)
+
+
+def _cpuinfo(path: str) -> dict[str, str]:
+    """The first processor's lines. The file is made line by line as it is read, so the others are not asked for."""
+    info: dict[str, str] = {}
+    try:
+        with open(path, buffering=4096) as file:
+            for line in file:
+                name, colon, value = line.partition(":")
+                if not colon:
+                    break
+                info[name.strip()] = value.strip()
+    except OSError:
+        pass  # not Linux: a generic machine
+    return info
+
+
+def _caches(folder: str) -> tuple[int, int, int]:
+    """Bytes of the data caches of levels 1 to 3; usual sizes where the system does not say."""
+    sizes = {1: 32 << 10, 2: 512 << 10, 3: 4 << 20}
+    for index in range(8):
+        try:
+            kind, level, size = (_read(f"{folder}/index{index}/{name}") for name in ("type", "level", "size"))
+            if kind != "Instruction":
+                sizes[int(level)] = int(size.rstrip("KMG")) << {"K": 10, "M": 20, "G": 30}.get(size[-1], 0)
+        except (OSError, ValueError, IndexError):
+            continue
+    return sizes[1], sizes[2], sizes[3]
+
+
+def _read(path: str) -> str:
+    with open(path) as file:
+        return file.read().strip()
+
+
+def cgroup_quota(root: str = "/sys/fs/cgroup", mine: str = "/proc/self/cgroup") -> float | None:
+    """How many CPUs' time this process may use, from cgroups of version 1 or 2; None without a limit.
+
+    A limit of any group above ours binds too, so all of them are read.
+    """
+    try:
+        lines = _read(mine).splitlines()
+    except OSError:
+        return None
+    limits = []
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        bases = [f"{root}/{controllers}", f"{root}/cpu", root] if controllers else [root, f"{root}/unified"]
+        # In a container the path may be the host's, while what is mounted here is our own group.
+        parts = [part for part in path.split("/") if part]
+        for base in bases:
+            for depth in range(len(parts) + 1):
+                limits.append(_quota_of("/".join([base, *parts[:depth]])))
+    known = [limit for limit in limits if limit is not None and limit > 0]
+    return min(known, default=None)
+
+
+def _quota_of(folder: str) -> float | None:
+    try:
+        quota, period = _read(f"{folder}/cpu.max").split()[:2]
+    except (OSError, ValueError):
+        try:
+            quota, period = _read(f"{folder}/cpu.cfs_quota_us"), _read(f"{folder}/cpu.cfs_period_us")
+        except OSError:
+            return None
+    try:
+        return None if quota == "max" else int(quota) / int(period)
+    except (ValueError, ZeroDivisionError):
+        return None
+
+
+@lru_cache(maxsize=1)
+def _system_cores() -> int:
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = cgroup_quota()
+    # Rounded down: a thread the quota does not cover is stopped while the others wait for it.
+    return allowed if quota is None else max(1, min(allowed, int(quota)))
+
+
+def usable_cores() -> int:
+    """The least of the affinity, the cgroup quota and NUM_CPU_THREADS."""
+    limit = NUM_CPU_THREADS.value
+    return min(_system_cores(), limit) if limit else _system_cores()
