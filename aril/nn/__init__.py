@@ -1,0 +1,1 @@
+"""Neural networks: layers, optimizers, state and data sets, over Tensor."""
