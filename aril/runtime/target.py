@@ -125,7 +125,7 @@ def _caches(folder: str) -> tuple[int, int, int]:
     sizes = {1: 32 << 10, 2: 512 << 10, 3: 4 << 20}
     for index in range(8):
         try:
-            kind, level, size = (_read(f"{folder}/index{index}/{name}") for name in ("type", "level", "size"))
+            kind, level, size = (read_line(f"{folder}/index{index}/{name}") for name in ("type", "level", "size"))
             if kind != "Instruction":
                 sizes[int(level)] = int(size.rstrip("KMG")) << {"K": 10, "M": 20, "G": 30}.get(size[-1], 0)
         except (OSError, ValueError, IndexError):
@@ -133,7 +133,8 @@ def _caches(folder: str) -> tuple[int, int, int]:
     return sizes[1], sizes[2], sizes[3]
 
 
-def _read(path: str) -> str:
+def read_line(path: str) -> str:
+    """A small system file's text, without the spaces around it; OSError if there is none."""
     with open(path) as file:
         return file.read().strip()
 
@@ -144,7 +145,7 @@ def cgroup_quota(root: str = "/sys/fs/cgroup", mine: str = "/proc/self/cgroup") 
     A limit of any group above ours binds too, so all of them are read.
     """
     try:
-        lines = _read(mine).splitlines()
+        lines = read_line(mine).splitlines()
     except OSError:
         return None
     limits = []
@@ -164,10 +165,10 @@ def cgroup_quota(root: str = "/sys/fs/cgroup", mine: str = "/proc/self/cgroup") 
 
 def _quota_of(folder: str) -> float | None:
     try:
-        quota, period = _read(f"{folder}/cpu.max").split()[:2]
+        quota, period = read_line(f"{folder}/cpu.max").split()[:2]
     except (OSError, ValueError):
         try:
-            quota, period = _read(f"{folder}/cpu.cfs_quota_us"), _read(f"{folder}/cpu.cfs_period_us")
+            quota, period = read_line(f"{folder}/cpu.cfs_quota_us"), read_line(f"{folder}/cpu.cfs_period_us")
         except OSError:
             return None
     try:

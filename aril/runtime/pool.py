@@ -1,0 +1,179 @@
+"""The native worker pool: threads that start once and walk batches of kernels together with the calling thread.
+
+In comes the address of a batch, an array of 64-byte records {fn, args, chunks, flags, next}; out goes the work, done.
+A batch is one native call, without the GIL. Participants take a record's chunks from its atomic counter, in order, and
+meet only at records flagged as barriers, where they spin a bounded time before they sleep on a futex. A chunk never
+knows who runs it, so results do not depend on the number of workers. `pool_ir.py` is the loop itself.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import signal
+import struct
+import threading
+import time
+from functools import lru_cache
+
+from aril.runtime import pool_ir
+from aril.runtime.elf import LoadedObject, external_symbol, load_object
+from aril.runtime.llvm import compile_cached
+from aril.runtime.pool_ir import FLAG_BARRIER, RECORD_BYTES
+from aril.runtime.target import generic_target, host_target, usable_cores
+
+# Longer than a launch from Python takes, shorter than a scheduler's time slice.
+SPIN_S = 60e-6
+MAX_CHUNKS = (1 << 31) - 1  # chunks a batch, counted in 32 bits (a futex has no more)
+
+_RECORD = struct.Struct("<QQqi")
+
+
+def pack_record(memory: memoryview, index: int, fn: int, args: int, chunks: int, barrier: bool = False) -> None:
+    """Write record `index` of a batch in `memory` (bytes, the batch 64-byte aligned).
+
+    `fn` and `args` are addresses that stay valid while the batch runs. With `barrier`, everything in the records
+    before is done before any chunk of this one starts.
+    """
+    if not 0 <= chunks <= MAX_CHUNKS:
+        raise ValueError(f"a kernel is launched with 0 to {MAX_CHUNKS} chunks, not {chunks}")
+    _RECORD.pack_into(memory, index * RECORD_BYTES, fn, args, chunks, FLAG_BARRIER if barrier else 0)
+
+
+@lru_cache(maxsize=1)
+def _code() -> LoadedObject:
+    # The oldest instruction set will do: nothing here computes. Kept for good, as threads run in it.
+    arch = host_target().arch
+    return load_object(compile_cached(pool_ir.pool_ir(arch), generic_target(arch)))
+
+
+class Pool:
+    """`threads` participants: the calling thread and `threads - 1` workers. One batch runs at a time."""
+
+    def __init__(self, threads: int, scratch_bytes: int = 4096) -> None:
+        self.threads = threads
+        self.lock = threading.Lock()
+        symbols = _code().symbols
+        self._memory = _private_memory(pool_ir.SCRATCH + 8 * threads)
+        self._base = _address_of(self._memory)
+        self._scratch_bytes = 0
+        self._scratch: mmap.mmap | None = None
+        self._handles: list[int] = []
+        self._run = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)(symbols["aril_pool_run"])
+        one = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int64)
+        self._run_one = one(symbols["aril_pool_run_one"])
+        self.ensure_scratch(scratch_bytes)
+        spin = 0 if threads > len(_affinity()) else _pauses(SPIN_S)
+        self._memory[pool_ir.SPIN : pool_ir.SPIN + 4] = struct.pack("<i", spin)
+        self._start(symbols["aril_pool_worker"])
+
+    def _start(self, worker: int) -> None:
+        create = ctypes.CDLL(None).pthread_create
+        create.argtypes = (ctypes.POINTER(ctypes.c_void_p), *[ctypes.c_void_p] * 3)
+        selves = (ctypes.c_int64 * (2 * self.threads))()
+        self._selves = selves
+        # Python's signal handlers run in its own threads; faults stay with the thread that made them.
+        faults = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT, signal.SIGTRAP}
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, set(signal.valid_signals()) - faults)
+        try:
+            for index in range(1, self.threads):
+                selves[2 * index], selves[2 * index + 1] = self._base, index
+                handle = ctypes.c_void_p()
+                if create(ctypes.byref(handle), None, worker, ctypes.addressof(selves) + 16 * index) != 0:
+                    break  # the system allows no more threads: fewer share the work, with the same results
+                self._handles.append(handle.value or 0)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        at = pool_ir.WORKERS
+        self._memory[at : at + 4] = struct.pack("<i", len(self._handles))
+
+    def ensure_scratch(self, nbytes: int) -> None:
+        """Make every participant's scratch area at least `nbytes`; 64-byte aligned."""
+        if nbytes <= self._scratch_bytes:
+            return
+        with self.lock:  # no batch runs, so nobody holds the old area
+            # One line more than a power of two apart: areas at equal distances would share cache sets.
+            each = -(-nbytes // 4096) * 4096 + 64 * 5
+            self._scratch = _private_memory(each * self.threads)
+            base = _address_of(self._scratch)
+            table = struct.pack(f"<{self.threads}Q", *(base + each * index for index in range(self.threads)))
+            self._memory[pool_ir.SCRATCH : pool_ir.SCRATCH + len(table)] = table
+            self._scratch_bytes = nbytes
+
+    def run_batch(self, address: int, count: int) -> None:
+        """Run the `count` records at `address` (64-byte aligned) and return when all are done."""
+        with self.lock:
+            self._run(self._base, address, count)
+
+    def run_one(self, fn: int, args: bytes, chunks: int) -> None:
+        """Run one kernel; `args` are its packed slots."""
+        with self.lock:
+            self._run_one(self._base, fn, args, chunks)
+
+    def close(self) -> None:
+        """End the workers. The pool runs batches on the calling thread from then on."""
+        with self.lock:
+            self._memory[pool_ir.WORKERS : pool_ir.WORKERS + 4] = bytes(4)
+            self._memory[pool_ir.QUIT : pool_ir.QUIT + 4] = struct.pack("<i", 1)
+            generation = ctypes.c_int32.from_address(self._base + pool_ir.GENERATION)
+            generation.value += 1
+            wake = ctypes.CFUNCTYPE(ctypes.c_long, *[ctypes.c_long] * 4)(external_symbol("syscall"))
+            number = 202 if host_target().arch == "x86_64" else 98
+            wake(number, self._base + pool_ir.GENERATION, 129, (1 << 31) - 1)
+            join = ctypes.CDLL(None).pthread_join
+            join.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
+            for handle in self._handles:
+                join(handle, None)
+            self._handles.clear()
+
+
+def _address_of(memory: mmap.mmap) -> int:
+    return ctypes.addressof(ctypes.c_char.from_buffer(memory))
+
+
+def _private_memory(nbytes: int) -> mmap.mmap:
+    return mmap.mmap(-1, nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+
+
+def _affinity() -> set[int]:
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+
+
+@lru_cache(maxsize=4)
+def _pauses(seconds: float) -> int:
+    """How many pause instructions take `seconds`: between 10 and 140 cycles each, depending on the CPU."""
+    pause = ctypes.CFUNCTYPE(None, ctypes.c_int64)(_code().symbols["aril_pool_pause"])
+    pause(10)
+    best = 1.0
+    for _ in range(3):
+        start = time.perf_counter()
+        pause(200)
+        best = min(best, time.perf_counter() - start)
+    return max(1, int(200 * seconds / best))
+
+
+_pools: dict[int, Pool] = {}
+_lock = threading.Lock()
+
+
+def shared_pool() -> Pool:
+    """The process's pool, of as many threads as are usable now; all CPU devices share it."""
+    threads = usable_cores()
+    pool = _pools.get(threads)
+    if pool is None:
+        with _lock:
+            pool = _pools.get(threads)
+            if pool is None:
+                pool = _pools[threads] = Pool(threads)
+    return pool
+
+
+def _forget() -> None:
+    """In a child of fork no worker lives, and a lock may have been held by a thread that is gone."""
+    global _lock
+    _lock = threading.Lock()
+    _pools.clear()
+
+
+os.register_at_fork(after_in_child=_forget)
