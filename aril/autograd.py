@@ -1,0 +1,266 @@
+"""Reverse-mode differentiation of the tensor form: one rule an operation, over the IR only.
+
+In come a root, its gradient and targets; out goes, for each target, the graph of its gradient: ordinary nodes, so that
+the gradient of a gradient is the same call again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+
+from aril.dtype import accumulator
+from aril.ops import OpGroup, Ops
+from aril.uop.node import Shape, UOp, sint
+from aril.uop.shape import expand, flip, movement_arg, pad, permute, reduce, reshape, shear, shrink, simple_add
+
+Grads = tuple[UOp | None, ...]
+Rule = Callable[[UOp, UOp], Grads]  # (node, gradient of the node) -> the gradient of each of its `inputs`
+
+_RULES: dict[Ops, Rule] = {}
+# Their derivative is zero wherever it exists, or they were asked to let nothing through: paths end here.
+_STOPS = frozenset({Ops.DETACH, Ops.TRUNC, Ops.FLOORDIV, Ops.CDIV, Ops.BITCAST, Ops.CONST, Ops.Invalid, Ops.THREEFRY})
+_LN2 = math.log(2.0)
+
+
+def gradient(root: UOp, root_grad: UOp, targets: Sequence[UOp]) -> list[UOp | None]:
+    """The gradient of sum(root * root_grad) with respect to each target, of its shape and dtype.
+
+    None where root does not depend on the target through anything differentiable (integers, comparisons, DETACH and
+    steps such as TRUNC pass nothing on). Ties: a maximum over axes shares the gradient evenly among the greatest
+    elements; an elementwise maximum halves it, but against a constant the constant wins (so relu'(0) = 0).
+
+    Errors: ValueError for a root gradient that does not fit, NotImplementedError for an operation without a rule.
+    """
+    if root_grad.shape not in ((), root.shape):
+        raise ValueError(
+            f"gradient: the root has shape {root.shape}, its gradient {root_grad.shape}; make them the same"
+        )
+    if root.dtype.kind != "f":
+        raise ValueError(f"gradient: only floats have gradients, the root is {root.dtype.name}; cast it first")
+    wanted = set(targets)
+    order = _paths(root, wanted)
+    grads: dict[UOp, UOp] = {root: _fit(root_grad, root)} if order else {}
+    for u in reversed(order):
+        g = grads[u] if u in wanted else grads.pop(u)
+        sources = inputs(u)
+        if not any(s in order for s in sources):
+            continue
+        rule = _RULES.get(u.op)
+        if rule is None:
+            raise NotImplementedError(f"gradient: {u.op} has no rule; detach() its operand or compute it another way")
+        for s, contribution in zip(sources, rule(u, g), strict=True):
+            if contribution is not None and s in order:
+                contribution = _fit(contribution, s)
+                grads[s] = contribution if s not in grads else grads[s] + contribution
+    return [grads.get(t) for t in targets]
+
+
+def inputs(u: UOp) -> tuple[UOp, ...]:
+    """The sources a rule gives gradients for, in order. An assignment's are the old value and the values stored."""
+    if u.op in _STOPS:
+        return ()
+    if u.op is Ops.AFTER:
+        return (u.src[0], *[store.src[1] for store in _stores(u)])
+    if u.op is Ops.WHERE:
+        return u.src[1:]
+    if u.op in OpGroup.MOVEMENT or u.op in (Ops.REDUCE, Ops.COPY, Ops.INDEX):
+        return u.src[:1]
+    return u.src
+
+
+def _paths(root: UOp, targets: set[UOp]) -> dict[UOp, None]:
+    """The nodes that lie on a differentiable way from `root` to a target, sources first."""
+    kept: dict[UOp, None] = {}
+    seen: set[UOp] = set()
+    stack: list[tuple[UOp, bool]] = [(root, False)]
+    while stack:
+        u, done = stack.pop()
+        if done:
+            if u in targets or any(s in kept for s in inputs(u)):
+                kept[u] = None
+        elif u not in seen and u.dtype.kind == "f":
+            seen.add(u)
+            stack.append((u, True))
+            stack.extend([(s, False) for s in inputs(u) if s not in seen])
+    return kept
+
+
+def _fit(g: UOp, like: UOp) -> UOp:
+    """`g` with the shape and dtype of `like`: summed where `like` is a scalar, repeated where `g` is."""
+    if g.shape != like.shape:
+        if like.shape == ():
+            g = reshape(_sum(g, range(len(g.shape))), ())
+        else:
+            g = _spread(reshape(g, (1,) * len(like.shape)), like.shape)
+    return g if like.dtype.weak else g.cast(like.dtype)
+
+
+def _sum(g: UOp, axes: Iterable[int]) -> UOp:
+    """Sum over `axes`, which stay with length 1; small floats are carried wider."""
+    return reduce(g.cast(accumulator(g.dtype)), Ops.ADD, tuple(axes)).cast(g.dtype)
+
+
+def _spread(g: UOp, shape: Shape) -> UOp:
+    return expand(g, shape)
+
+
+def _rule(*ops: Ops) -> Callable[[Rule], Rule]:
+    def add(rule: Rule) -> Rule:
+        _RULES.update(dict.fromkeys(ops, rule))
+        return rule
+
+    return add
+
+
+# --- elementwise: a source of shape () under a shaped result is summed by `_fit` ---
+
+_RULES[Ops.CAST] = lambda u, g: (g,)  # `_fit` casts
+_RULES[Ops.NEG] = lambda u, g: (-g,)
+_RULES[Ops.EXP2] = lambda u, g: (g * u * _LN2,)
+_RULES[Ops.LOG2] = lambda u, g: (g / (u.src[0] * _LN2),)
+_RULES[Ops.SIN] = lambda u, g: (g * u.src[0].cos(),)
+_RULES[Ops.SQRT] = lambda u, g: (g / (u * 2.0),)
+_RULES[Ops.RECIPROCAL] = lambda u, g: (-g * u * u,)
+_RULES[Ops.ADD] = lambda u, g: (g, g)
+_RULES[Ops.SUB] = lambda u, g: (g, -g)
+_RULES[Ops.MUL] = lambda u, g: (g * u.src[1], g * u.src[0])
+_RULES[Ops.FDIV] = lambda u, g: (g / u.src[1], -g * u / u.src[1])
+_RULES[Ops.MULACC] = lambda u, g: (g * u.src[1], g * u.src[0], g)
+_RULES[Ops.WHERE] = lambda u, g: (u.src[0].where(g, 0.0), u.src[0].where(0.0, g))
+# a mod b is a - b*q with q a whole number that does not change nearby
+_RULES[Ops.FLOORMOD] = _RULES[Ops.CMOD] = lambda u, g: (g, g * ((u - u.src[0]) / u.src[1]))
+
+
+@_rule(Ops.POW)
+def _pow(u: UOp, g: UOp) -> Grads:
+    base, power = u.src
+    to_base = power.eq(0.0).where(0.0, g * power * UOp(Ops.POW, (base, power - 1.0)))
+    # 0**y is 0 for every y > 0: flat there, although log(0) is not finite
+    flat = base.eq(0.0) & (power >= 0.0)
+    return to_base, flat.where(0.0, g * u * (flat.where(1.0, base).log2() * _LN2))
+
+
+@_rule(Ops.MAX)
+def _max(u: UOp, g: UOp) -> Grads:
+    a, b = u.src
+    if (a.op is Ops.CONST) is not (b.op is Ops.CONST):
+        above = u.ne(a if a.op is Ops.CONST else b)  # asks the result, so a NaN passes its gradient on
+        to_other, to_constant = above.where(g, 0.0), above.where(0.0, g)
+        return (to_constant, to_other) if a.op is Ops.CONST else (to_other, to_constant)
+    half = a.eq(b).where(g * 0.5, g)
+    return (a < b).where(0.0, half), (b < a).where(0.0, half)
+
+
+# --- reductions ---
+
+
+@_rule(Ops.REDUCE)
+def _reduce(u: UOp, g: UOp) -> Grads:
+    (op, axes), x = u.arg, u.src[0]
+    if op is Ops.ADD:
+        return (_spread(g, x.shape),)
+    if op is Ops.MAX:
+        greatest = x.eq(_spread(u, x.shape))
+        share = g / _sum(greatest.cast(x.dtype), axes)
+        return (greatest.where(_spread(share, x.shape), 0.0),)
+    if op is Ops.MUL:
+        # the product of the others: divide by x where nothing is 0; beside a single 0 only that 0 has a gradient
+        zero = x.eq(0.0)
+        others = reduce(zero.where(1.0, x), Ops.MUL, axes)
+        zeros = _sum(zero.cast(x.dtype), axes)
+        single = zero & _spread(zeros, x.shape).eq(1.0)
+        at_zero = single.where(_spread(g * others, x.shape), 0.0)
+        return (_spread(zeros, x.shape).eq(0.0).where(_spread(g * others, x.shape) / zero.where(1.0, x), at_zero),)
+    raise NotImplementedError(f"gradient: a reduction by {op} has no rule")
+
+
+# --- movement: the transpose of each ---
+
+
+def _minus(a: sint, *more: sint) -> sint:
+    for b in more:
+        a = simple_add(a, -b if isinstance(b, int) else b * -1)
+    return a
+
+
+def _transpose_shear(u: UOp, g: UOp) -> UOp:
+    axis, by, step, offset, length = u.arg
+    n, m = u.src[0].shape[axis], u.src[0].shape[by]
+    reach = step * (m - 1)  # of the last row beyond the first
+    before, after = offset + max(reach, 0), n - offset - min(reach, 0) - length
+    padded = pad(g, tuple([(before, after) if i == axis else (0, 0) for i in range(len(g.shape))]))
+    return shear(padded, axis, by, -step, before - offset, n)
+
+
+def transpose(u: UOp, g: UOp) -> UOp:
+    """The gradient of the source of a movement node."""
+    shape, arg = u.src[0].shape, movement_arg(u)
+    if u.op is Ops.RESHAPE:
+        return reshape(g, shape)
+    if u.op is Ops.EXPAND:
+        return _sum(g, [i for i, (a, b) in enumerate(zip(shape, arg, strict=True)) if a is not b and a != b])
+    if u.op is Ops.PERMUTE:
+        return permute(g, tuple(sorted(range(len(arg)), key=arg.__getitem__)))
+    if u.op is Ops.PAD:
+        return shrink(g, tuple([(before, d) for (before, _), d in zip(arg, shape, strict=True)]))
+    if u.op is Ops.SHRINK:
+        return pad(g, tuple([(start, _minus(d, start, n)) for (start, n), d in zip(arg, shape, strict=True)]))
+    if u.op is Ops.FLIP:
+        return flip(g, arg)
+    return _transpose_shear(u, g)
+
+
+_RULES.update(dict.fromkeys(OpGroup.MOVEMENT, lambda u, g: (transpose(u, g),)))
+
+
+@_rule(Ops.STACK)
+def _stack(u: UOp, g: UOp) -> Grads:
+    rest = tuple([(0, d) for d in g.shape[1:]])
+    return tuple([reshape(shrink(g, ((i, 1), *rest)), s.shape) for i, s in enumerate(u.src)])
+
+
+# --- places ---
+
+_RULES[Ops.CONTIGUOUS] = lambda u, g: (g,)
+_RULES[Ops.CONTIGUOUS_BACKWARD] = lambda u, g: (UOp(Ops.CONTIGUOUS, (g,)),)
+
+
+@_rule(Ops.COPY)
+def _copy(u: UOp, g: UOp) -> Grads:
+    home = u.src[0].device
+    return (g if home is None else UOp(Ops.COPY, (g,), home),)
+
+
+# --- assignment ---
+
+
+def _stores(u: UOp) -> list[UOp]:
+    return [d for d in u.src[1:] if d.op is Ops.STORE]
+
+
+@_rule(Ops.AFTER)
+def _after(u: UOp, g: UOp) -> Grads:
+    old: UOp = u.src[0]
+    left: UOp | None = g  # `left`: the gradient of what no later store has hidden; None once all is
+    to_values: list[UOp | None] = []
+    for store in reversed(_stores(u)):
+        views, below = [], store.src[0]
+        while below is not old and below.op in OpGroup.MOVEMENT:
+            views.append(below)
+            below = below.src[0]
+        if below is not old:
+            raise NotImplementedError("gradient: an assignment to something that is no view of the value it changes")
+        seen, shape = left, store.src[0].shape
+        if seen is not None:
+            for view in reversed(views):
+                seen = view.with_src((seen, *view.src[1:]))
+        to_values.append(seen)
+        if not views:
+            left = None
+        elif left is not None:
+            written = _spread(reshape(left.const_like(1.0), (1,) * len(shape)), shape)
+            for view in views:
+                written = transpose(view, written)
+            left = written.ne(0.0).where(0.0, left)
+    return (left, *reversed(to_values))
