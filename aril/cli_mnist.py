@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -97,20 +95,7 @@ def accuracy(net: Net, images: Images, labels: Labels, size: int = 500) -> float
 def save(net: Net, path: Path) -> None:
     """Write the weights as safetensors. The file appears under its name when it is whole, or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-    os.close(handle)
-    try:
-        nn.state.safe_save(nn.state.get_state_dict(net), temporary)
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, path)
-    finally:
-        Path(temporary).unlink(missing_ok=True)
-
-
-def _umask() -> int:
-    mask = os.umask(0o022)
-    os.umask(mask)
-    return mask
+    nn.state.safe_save(nn.state.get_state_dict(net), str(path))
 
 
 def load(path: Path) -> Net:
