@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from aril.device import Device as Device
     from aril.device import GlobalCounters as GlobalCounters
     from aril.dtype import dtypes as dtypes
-    from aril.jit import function as function
+    from aril.function import function as function
     from aril.jit import jit as jit
     from aril.tensor import Tensor as Tensor
     from aril.tensor import Variable as Variable
@@ -31,7 +31,7 @@ _WHERE: dict[str, tuple[str, str]] = {
     "Tensor": ("aril.tensor", "Tensor"),
     "Variable": ("aril.tensor", "Variable"),
     "dtypes": ("aril.dtype", "dtypes"),
-    "function": ("aril.jit", "function"),
+    "function": ("aril.function", "function"),
     "jit": ("aril.jit", "jit"),
     "nn": ("aril.nn", ""),
 }
