@@ -97,11 +97,10 @@ def _describe(name: str) -> str:
     try:
         device = Device[name]
         target = device.target
-        text = f"{type(device).__doc__ or ''}".strip().partition("\n")[0]
     except Exception as error:  # one device that does not start must not hide the others
         return f"{type(error).__name__}: {error}"
-    cpu = getattr(target, "cpu", None) or getattr(target, "cpu_name", None)
-    return f"{text} ({cpu}, {getattr(target, 'cores', '?')} cores)" if cpu else text
+    text = f"{type(device).__doc__ or ''}".strip().partition("\n")[0]
+    return f"{text} Usable cores: {target.cores}." if name == "CPU" else text
 
 
 def show_settings(options: argparse.Namespace) -> int:

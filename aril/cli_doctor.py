@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 
 from aril import __version__
-from aril.config import NUM_CPU_THREADS, cache_dir, settings
+from aril.config import NUM_CPU_THREADS, Context, cache_dir, settings
 
 
 class Problem(Exception):
@@ -60,19 +60,23 @@ def _system() -> str:
 
 
 def _cpu() -> str:
-    from aril.device import Device
+    from aril.runtime.target import host_target
 
-    target = Device["CPU"].target
-    names = ("cpu", "vector_bytes", "vector_registers", "has_fma")
-    return ", ".join(f"{name} {getattr(target, name)}" for name in names if hasattr(target, name))
+    host = host_target()
+    model = max(host.model.split("|"), key=len)  # the other fields are numbers and makers
+    vectors = f"vectors of {host.vector_bytes * 8} bits, {host.vector_registers} registers"
+    return f"{model}, {vectors}{', fused multiply-add' if host.has_fma else ''}, {host.l2 >> 10} KiB of L2 cache"
 
 
 def _threads() -> str:
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    from aril.runtime.target import usable_cores
+
     asked = NUM_CPU_THREADS.value
+    with Context(NUM_CPU_THREADS=0):
+        allowed = usable_cores()
     if asked > allowed:
-        raise Problem(f"NUM_CPU_THREADS={asked}, but this process may use {allowed} of {os.cpu_count()} cores")
-    return f"{asked or 'as many as the quota allows'} of {allowed} usable cores ({os.cpu_count()} in the machine)"
+        raise Problem(f"NUM_CPU_THREADS={asked}, but affinity and cgroup quota leave {allowed}; set it to that or 0")
+    return f"{asked or allowed} of {os.cpu_count()} cores" + (" (NUM_CPU_THREADS)" if asked else "")
 
 
 def _cache() -> str:
