@@ -1,0 +1,139 @@
+"""Layers of sliding windows: Conv1d, Conv2d and their transposes. Initial values and shapes as PyTorch's."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from aril.nn.linear import uniform_param
+from aril.tensor import Tensor
+
+Size = int | Sequence[int]
+
+
+def _tuple(value: Size, axes: int, what: str) -> tuple[int, ...]:
+    out = (value,) * axes if isinstance(value, int) else tuple(value)
+    if len(out) != axes:
+        raise ValueError(f"{what}={value!r}: give one number, or one for each of the {axes} axes")
+    return out
+
+
+class _Conv:
+    axes: int
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Size,
+        stride: Size = 1,
+        padding: Size | str = 0,
+        dilation: Size = 1,
+        groups: int = 1,
+        bias: bool = True,
+        dtype: Any = None,
+    ) -> None:
+        if in_channels % groups or out_channels % groups:
+            raise ValueError(
+                f"{type(self).__name__}: groups={groups} does not divide the channels {in_channels} and {out_channels}"
+            )
+        self.kernel_size = _tuple(kernel_size, self.axes, "kernel_size")
+        self.stride, self.dilation = _tuple(stride, self.axes, "stride"), _tuple(dilation, self.axes, "dilation")
+        self.groups, self.in_channels = groups, in_channels
+        self.padding = self._padding(padding)
+        shape = self._weight_shape(in_channels, out_channels)
+        fan_in = math.prod(shape[1:])
+        bound = 1.0 / math.sqrt(fan_in) if fan_in else 0.0
+        self.weight = uniform_param(bound, *shape, dtype=dtype)
+        self.bias = uniform_param(bound, out_channels, dtype=dtype) if bias else None
+
+    def _weight_shape(self, in_channels: int, out_channels: int) -> tuple[int, ...]:
+        return (out_channels, in_channels // self.groups, *self.kernel_size)
+
+    def _padding(self, padding: Size | str) -> tuple[int, ...]:
+        """Before and after each axis, the last axis first (the order of `conv2d`'s `padding`)."""
+        if isinstance(padding, str):
+            if padding not in ("same", "valid"):
+                raise ValueError(f'padding={padding!r}: give a number, one for each axis, "same" or "valid"')
+            if padding == "same" and any(s != 1 for s in self.stride):
+                raise ValueError(f'padding="same" needs a stride of 1, not {self.stride}')
+            total = [
+                d * (k - 1) if padding == "same" else 0 for d, k in zip(self.dilation, self.kernel_size, strict=True)
+            ]
+            return tuple([v for t in reversed(total) for v in (t // 2, t - t // 2)])
+        return tuple([v for p in reversed(_tuple(padding, self.axes, "padding")) for v in (p, p)])
+
+    def _check(self, x: Tensor) -> None:
+        if x.ndim != self.axes + 2 or x.shape[1] != self.in_channels:
+            axes = ", ".join(("length",) if self.axes == 1 else ("height", "width"))
+            raise ValueError(
+                f"{type(self).__name__} takes (batch, {self.in_channels}, {axes}), the input has shape {x.shape}"
+            )
+
+
+class Conv2d(_Conv):
+    """Correlation with `weight` (out, in/groups, kh, kw): (N, in, H, W) to (N, out, H', W').
+
+    `H' = (H + 2*padding - dilation*(kh-1) - 1) // stride + 1`. `padding` is a number, one an axis, "same" or "valid".
+    Parameters start in +-1/sqrt(in/groups * kh * kw).
+    """
+
+    axes = 2
+
+    def __call__(self, x: Tensor) -> Tensor:
+        self._check(x)
+        return x.conv2d(self.weight, self.bias, self.groups, self.stride, self.dilation, self.padding)
+
+
+class Conv1d(_Conv):
+    """`Conv2d` over one axis: (N, in, L) to (N, out, L'), `weight` (out, in/groups, k)."""
+
+    axes = 1
+
+    def __call__(self, x: Tensor) -> Tensor:
+        self._check(x)
+        return x.conv2d(self.weight, self.bias, self.groups, self.stride, self.dilation, self.padding)
+
+
+class _ConvTranspose(_Conv):
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Size,
+        stride: Size = 1,
+        padding: Size = 0,
+        output_padding: Size = 0,
+        groups: int = 1,
+        bias: bool = True,
+        dilation: Size = 1,
+        dtype: Any = None,
+    ) -> None:
+        self.pads = _tuple(padding, self.axes, "padding")
+        self.output_padding = _tuple(output_padding, self.axes, "output_padding")
+        super().__init__(in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, dtype)
+
+    def _weight_shape(self, in_channels: int, out_channels: int) -> tuple[int, ...]:
+        return (in_channels, out_channels // self.groups, *self.kernel_size)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        self._check(x)
+        return x.conv_transpose2d(
+            self.weight, self.bias, self.groups, self.stride, self.dilation, self.pads, self.output_padding
+        )
+
+
+class ConvTranspose2d(_ConvTranspose):
+    """The transpose of `Conv2d`: (N, in, H, W) to (N, out, H', W'), `weight` (in, out/groups, kh, kw).
+
+    `H' = (H - 1)*stride - 2*padding + dilation*(kh-1) + output_padding + 1`.
+    """
+
+    axes = 2
+
+
+class ConvTranspose1d(_ConvTranspose):
+    """`ConvTranspose2d` over one axis: (N, in, L) to (N, out, L'), `weight` (in, out/groups, k)."""
+
+    axes = 1

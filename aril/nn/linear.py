@@ -1,0 +1,77 @@
+"""Layers of matrix products and look-up: Linear, Embedding, LSTMCell. Initial values and shapes as PyTorch's."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from aril.nn.state import marked_param
+from aril.tensor import Tensor
+
+
+def uniform_param(bound: float, *shape: int, dtype: Any = None) -> Tensor:
+    """A parameter drawn evenly from [-bound, bound)."""
+    return marked_param(Tensor.uniform(*shape, low=-bound, high=bound, **({} if dtype is None else {"dtype": dtype})))
+
+
+class Linear:
+    """`x @ weight.T + bias`: (..., in_features) to (..., out_features).
+
+    `weight` (out_features, in_features) and `bias` (out_features,) start in +-1/sqrt(in_features).
+    """
+
+    def __init__(self, in_features: int, out_features: int, bias: bool = True, dtype: Any = None) -> None:
+        bound = 1.0 / math.sqrt(in_features) if in_features else 0.0
+        self.weight = uniform_param(bound, out_features, in_features, dtype=dtype)
+        self.bias = uniform_param(bound, out_features, dtype=dtype) if bias else None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if x.ndim == 0 or x.shape[-1] != self.weight.shape[1]:
+            raise ValueError(f"Linear takes (..., {self.weight.shape[1]}), the input has shape {x.shape}")
+        return x.linear(self.weight.transpose(0, 1), self.bias)
+
+
+class Embedding:
+    """Row `i` of `weight` (vocab_size, embed_size) for each integer: shape S to (*S, embed_size). Starts normal(0, 1).
+
+    An index outside of 0..vocab_size-1 gives zeros.
+    """
+
+    def __init__(self, vocab_size: int, embed_size: int, dtype: Any = None) -> None:
+        more = {} if dtype is None else {"dtype": dtype}
+        self.weight = marked_param(Tensor.normal(vocab_size, embed_size, mean=0.0, std=1.0, **more))
+
+    def __call__(self, idx: Tensor) -> Tensor:
+        if idx.dtype.kind not in "iu":
+            raise TypeError(f"Embedding takes integer indices, the input is {idx.dtype.name}; cast it first")
+        vocab, size = self.weight.shape
+        chosen = idx.unsqueeze(-1) == Tensor.arange(vocab, dtype=idx.dtype, device=idx.device)  # (*S, vocab)
+        rows = self.weight.reshape(*(1,) * idx.ndim, vocab, size)
+        return chosen.unsqueeze(-1).where(rows, 0.0).sum(-2).cast(self.weight.dtype)
+
+
+class LSTMCell:
+    """One step of a long short-term memory (Hochreiter and Schmidhuber, 1997; gates in the order i, f, g, o).
+
+    Takes x (batch, input_size) and a state `(h, c)` of (batch, hidden_size) each, zeros when None; gives the new state.
+    """
+
+    def __init__(self, input_size: int, hidden_size: int, bias: bool = True) -> None:
+        bound = 1.0 / math.sqrt(hidden_size)
+        self.weight_ih = uniform_param(bound, 4 * hidden_size, input_size)
+        self.weight_hh = uniform_param(bound, 4 * hidden_size, hidden_size)
+        self.bias_ih = uniform_param(bound, 4 * hidden_size) if bias else None
+        self.bias_hh = uniform_param(bound, 4 * hidden_size) if bias else None
+
+    def __call__(self, x: Tensor, state: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
+        if x.ndim != 2 or x.shape[1] != self.weight_ih.shape[1]:
+            raise ValueError(f"LSTMCell takes (batch, {self.weight_ih.shape[1]}), the input has shape {x.shape}")
+        if state is None:
+            zeros = Tensor.zeros(x.shape[0], self.weight_hh.shape[1], dtype=x.dtype, device=x.device)
+            state = zeros, zeros
+        h, c = state
+        gates = x.linear(self.weight_ih.transpose(0, 1), self.bias_ih)
+        gates = gates + h.linear(self.weight_hh.transpose(0, 1), self.bias_hh)
+        i, f, g, o = gates.chunk(4, dim=1)
+        c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+        return o.sigmoid() * c.tanh(), c

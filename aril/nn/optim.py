@@ -1,0 +1,330 @@
+"""Optimizers: parameters and their gradients in, parameters changed in place out.
+
+Every update is an assignment, and what changes from step to step (rates, counters) lives in tensors, so that a captured
+step replays correctly. The formulas follow PyTorch's optimizers of the same names, step for step. New state and the new
+parameter are expressions over the old ones, so that one pass over memory can compute and store them together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from aril.dtype import dtypes
+from aril.tensor import Tensor
+
+
+class Optimizer:
+    """What optimizers share. `params` may hold other tensors too (running statistics): those are realized with the
+    updates, and trained only if they are parameters with a gradient.
+
+    Errors: ValueError without any parameter, TypeError for one that is not a float tensor.
+    """
+
+    def __init__(self, params: Iterable[Tensor], lr: float) -> None:
+        tensors = list({id(t): t for t in params}.values())
+        self.params = [t for t in tensors if _trainable(t)]
+        self.buffers = [t for t in tensors if not _trainable(t)]
+        if not self.params:
+            raise ValueError(f"{type(self).__name__}: no parameters to train among {len(tensors)} tensors")
+        for t in self.params:
+            if t.dtype.kind != "f":
+                raise TypeError(
+                    f"{type(self).__name__}: a parameter of dtype {t.dtype.name} has no gradient; use floats"
+                )
+        if lr < 0:
+            raise ValueError(f"{type(self).__name__}: lr={lr}; a learning rate is not negative")
+        self.device = self.params[0].device
+        self.lr = self._scalar(lr)
+
+    def _scalar(self, value: float, dtype: Any = dtypes.float32) -> Tensor:
+        """A number that changes between steps: one element on the device."""
+        return Tensor([value], dtype=dtype, device=self.device)
+
+    def _like_params(self) -> list[Tensor]:
+        """State of zeros for each parameter."""
+        return [Tensor.zeros(*p.shape, dtype=p.dtype, device=p.device).contiguous() for p in self.params]
+
+    def zero_grad(self) -> None:
+        """Forget the gradients; the next `backward` starts from nothing."""
+        for p in self.params:
+            p.grad = None
+
+    def step(self) -> None:
+        """Update every parameter that has a gradient, and compute the updates.
+
+        Errors: RuntimeError when no parameter has one.
+        """
+        Tensor.realize(*self.schedule_step())
+
+    def schedule_step(self) -> list[Tensor]:
+        """The update without computing it: the tensors to realize."""
+        due = [(i, p, p.grad) for i, p in enumerate(self.params) if p.grad is not None]
+        if not due:
+            raise RuntimeError(
+                f"{type(self).__name__}.step: no parameter has a gradient; call backward() on a loss first"
+            )
+        changed = self._advance()
+        for i, p, g in due:
+            changed += self._update(i, p, g.detach())
+        return [*changed, *self.buffers]
+
+    def _advance(self) -> list[Tensor]:
+        """Move what is counted once a step; the tensors changed."""
+        return []
+
+    def _update(self, i: int, p: Tensor, g: Tensor) -> list[Tensor]:
+        """Update parameter number `i` by gradient `g`; the tensors changed."""
+        raise NotImplementedError
+
+
+def _trainable(t: Tensor) -> bool:
+    return t.is_param is not False
+
+
+class OptimizerGroup(Optimizer):
+    """Several optimizers stepped as one: their updates are scheduled together."""
+
+    def __init__(self, *optimizers: Optimizer) -> None:
+        if not optimizers:
+            raise ValueError("OptimizerGroup: give it at least one optimizer")
+        self.optimizers = optimizers
+        self.params = [p for o in optimizers for p in o.params]
+        self.buffers = [b for o in optimizers for b in o.buffers]
+
+    def schedule_step(self) -> list[Tensor]:
+        """The updates of all of them."""
+        return [t for o in self.optimizers for t in o.schedule_step()]
+
+
+class SGD(Optimizer):
+    """Stochastic gradient descent: `p -= lr * g`, with momentum `b = momentum*b + g` in place of `g` where asked.
+
+    `nesterov` looks one step ahead (`g + momentum*b`); `weight_decay` adds `weight_decay*p` to the gradient.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Tensor],
+        lr: float = 1e-3,
+        momentum: float = 0.0,
+        weight_decay: float = 0.0,
+        nesterov: bool = False,
+    ) -> None:
+        super().__init__(params, lr)
+        if nesterov and not momentum:
+            raise ValueError("SGD: nesterov needs a momentum above 0")
+        self.momentum, self.weight_decay, self.nesterov = momentum, weight_decay, nesterov
+        self.b = self._like_params() if momentum else []
+
+    def _update(self, i: int, p: Tensor, g: Tensor) -> list[Tensor]:
+        old = p.detach()
+        if self.weight_decay:
+            g = g + self.weight_decay * old
+        if not self.momentum:
+            return [p.assign(old - self.lr.cast(p.dtype) * g)]
+        b = self.momentum * self.b[i] + g
+        step = g + self.momentum * b if self.nesterov else b
+        return [self.b[i].assign(b), p.assign(old - self.lr.cast(p.dtype) * step)]
+
+
+class LARS(SGD):
+    """SGD whose rate is scaled for each parameter by `trust * |p| / (|g| + weight_decay*|p|)` (You, Gitman and
+    Ginsburg, "Large Batch Training of Convolutional Networks", 2017). Parameters of one axis or none (biases) keep the
+    plain rate.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Tensor],
+        lr: float = 1e-3,
+        momentum: float = 0.9,
+        weight_decay: float = 1e-4,
+        nesterov: bool = False,
+        trust: float = 1e-3,
+    ) -> None:
+        super().__init__(params, lr, momentum, weight_decay, nesterov)
+        self.trust = trust
+
+    def _update(self, i: int, p: Tensor, g: Tensor) -> list[Tensor]:
+        old = p.detach()
+        scale: Tensor | float = 1.0
+        if p.ndim > 1:
+            size, slope = _norm(old), _norm(g)
+            ratio = self.trust * size / (slope + self.weight_decay * size)
+            scale = ((size > 0) & (slope > 0)).where(ratio, 1.0)
+        # the momentum carries the scaled steps, as in the paper: b = momentum*b + lr*scale*(g + weight_decay*p)
+        step = self.lr.cast(p.dtype) * scale * (g + self.weight_decay * old)
+        if not self.momentum:
+            return [p.assign(old - step)]
+        b = self.momentum * self.b[i] + step
+        return [self.b[i].assign(b), p.assign(old - (step + self.momentum * b if self.nesterov else b))]
+
+
+class Adam(Optimizer):
+    """Adam (Kingma and Ba, 2015): running means `m` of the gradient and `v` of its square, both corrected for their
+    start at zero, and `p -= lr * m / (sqrt(v) + eps)`. `weight_decay` adds `weight_decay*p` to the gradient.
+
+    The powers of the betas are kept in float64: `1 - 0.999**t` loses four digits in float32.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Tensor],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+    ) -> None:
+        super().__init__(params, lr)
+        for beta in betas:
+            if not 0.0 <= beta < 1.0:
+                raise ValueError(f"{type(self).__name__}: betas={betas}; each lies in [0, 1)")
+        self.betas, self.eps, self.weight_decay = betas, eps, weight_decay
+        self.powers = [self._scalar(1.0, dtypes.float64) for _ in betas]
+        self.m, self.v = self._like_params(), self._like_params()
+        self.corrections: list[Tensor] = []
+
+    def _advance(self) -> list[Tensor]:
+        for power, beta in zip(self.powers, self.betas, strict=True):
+            power.assign(power * beta)
+        one, two = [1.0 - power for power in self.powers]
+        # stored once: every element of every parameter reads them
+        self.corrections = [(1.0 / one).float().contiguous(), (1.0 / two.sqrt()).float().contiguous()]
+        return [*self.powers]
+
+    def _update(self, i: int, p: Tensor, g: Tensor) -> list[Tensor]:
+        old = p.detach()
+        moments, step = self._moments(i, old, self._decayed(old, g))
+        return [*moments, p.assign(old - self.lr.cast(p.dtype) * step)]
+
+    def _decayed(self, p: Tensor, g: Tensor) -> Tensor:
+        return g + self.weight_decay * p if self.weight_decay else g
+
+    def _moments(self, i: int, p: Tensor, g: Tensor) -> tuple[list[Tensor], Tensor]:
+        """The moments, updated by this gradient, and the step they ask for."""
+        (beta1, beta2), (one, two) = self.betas, self.corrections
+        m = beta1 * self.m[i] + (1.0 - beta1) * g
+        v = beta2 * self.v[i] + (1.0 - beta2) * (g * g)
+        step = (m * one.cast(p.dtype)) / (v.sqrt() * two.cast(p.dtype) + self.eps)
+        return [self.m[i].assign(m), self.v[i].assign(v)], step
+
+
+class AdamW(Adam):
+    """Adam whose weight decay does not pass through the moments: `p -= lr * weight_decay * p` (Loshchilov and Hutter,
+    2019).
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Tensor],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.01,
+    ) -> None:
+        super().__init__(params, lr, betas, eps, weight_decay)
+
+    def _update(self, i: int, p: Tensor, g: Tensor) -> list[Tensor]:
+        old = p.detach()
+        moments, step = self._moments(i, old, g)
+        return [*moments, p.assign(old - self.lr.cast(p.dtype) * (step + self.weight_decay * old))]
+
+
+class LAMB(AdamW):
+    """AdamW whose step is scaled for each parameter to `|p|` (You et al., "Large Batch Optimization for Deep Learning",
+    2020): `p -= lr * |p| / |u| * u` with `u` the step of AdamW.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Tensor],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-6,
+        weight_decay: float = 0.0,
+    ) -> None:
+        super().__init__(params, lr, betas, eps, weight_decay)
+
+    def _update(self, i: int, p: Tensor, g: Tensor) -> list[Tensor]:
+        old = p.detach()
+        moments, step = self._moments(i, old, g)
+        step = step + self.weight_decay * old
+        size, length = _norm(old), _norm(step)
+        trust = ((size > 0) & (length > 0)).where(size / length, 1.0)
+        return [*moments, p.assign(old - self.lr.cast(p.dtype) * trust * step)]
+
+
+class Muon(Optimizer):
+    """Momentum whose step is made orthogonal by Newton-Schulz iterations (Jordan et al., "Muon", 2024), for matrices.
+
+    `b += (1 - momentum) * (g - b)`, then `p -= lr * sqrt(max(1, rows/columns)) * orthogonal(step)` where `step` is `b`,
+    or with `nesterov` `g + momentum * (b - g)`; weight decay as in AdamW. Axes from the third on are flattened into the
+    columns. Errors: ValueError for a parameter with fewer than two axes.
+    """
+
+    COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+
+    def __init__(
+        self,
+        params: Iterable[Tensor],
+        lr: float = 1e-3,
+        momentum: float = 0.95,
+        weight_decay: float = 0.1,
+        nesterov: bool = True,
+        steps: int = 5,
+        eps: float = 1e-7,
+    ) -> None:
+        super().__init__(params, lr)
+        for p in self.params:
+            if p.ndim < 2:
+                raise ValueError(f"Muon: a parameter of shape {p.shape} is no matrix; give it to another optimizer")
+        self.momentum, self.weight_decay, self.nesterov, self.steps, self.eps = (
+            momentum,
+            weight_decay,
+            nesterov,
+            steps,
+            eps,
+        )
+        self.b = self._like_params()
+
+    def _update(self, i: int, p: Tensor, g: Tensor) -> list[Tensor]:
+        old, keep = p.detach(), self.momentum
+        b = keep * self.b[i] + (1.0 - keep) * g
+        step = keep * b + (1.0 - keep) * g if self.nesterov else b
+        matrix = orthogonalize(step.flatten(1), self.steps, self.eps, self.COEFFICIENTS)
+        rows, columns = matrix.shape
+        step = matrix.reshape(p.shape) * max(1.0, rows / columns) ** 0.5
+        return [self.b[i].assign(b), p.assign(old - self.lr.cast(p.dtype) * (step + self.weight_decay * old))]
+
+
+def orthogonalize(x: Tensor, steps: int, eps: float, coefficients: tuple[float, float, float]) -> Tensor:
+    """A matrix with the singular vectors of `x` (rows, columns) and singular values near 1.
+
+    Each step applies the odd polynomial `a*s + b*s**3 + c*s**5` to the singular values `s`, which start at most 1.
+    """
+    a, b, c = coefficients
+    tall = x.shape[0] > x.shape[1]
+    x = x.transpose(0, 1) if tall else x
+    x = x / _norm(x).maximum(eps)
+    for _ in range(steps):
+        square = x @ x.transpose(0, 1)
+        x = a * x + (b * square + c * (square @ square)) @ x
+    return x.transpose(0, 1) if tall else x
+
+
+def _norm(x: Tensor) -> Tensor:
+    return (x * x).sum().sqrt()
+
+
+def clip_grad_norm(params: Iterable[Tensor], max_norm: float) -> Tensor:
+    """Scale all gradients by one number so that their joint length is at most `max_norm`; gives the length before."""
+    with_grad = [p for p in params if p.grad is not None]
+    if not with_grad:
+        raise RuntimeError("clip_grad_norm: no parameter has a gradient; call backward() on a loss first")
+    squares = [(p.grad.float() * p.grad.float()).sum() for p in with_grad]
+    total = sum(squares[1:], squares[0]).sqrt()
+    scale = (max_norm / (total + 1e-6)).minimum(1.0)
+    for p in with_grad:
+        p.grad = p.grad * scale.cast(p.grad.dtype)
+    return total

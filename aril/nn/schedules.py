@@ -1,0 +1,66 @@
+"""Learning-rate schedules: an optimizer in, its rate changed in place by every `step()`.
+
+A rate is a tensor of one element, so a captured training step sees each change without being captured again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from aril.nn.optim import Optimizer
+from aril.tensor import Tensor
+
+
+class Schedule:
+    """`rate(t)` as the learning rate at step t = 0, 1, 2, ...; step 0 counts from when the schedule is made."""
+
+    def __init__(self, optimizer: Optimizer, rate: Callable[[int], float]) -> None:
+        self.optimizer, self.rate, self.t = optimizer, rate, 0
+        self._set()
+
+    def step(self) -> None:
+        """Move on to the next rate."""
+        self.t += 1
+        self._set()
+
+    def get_lr(self) -> float:
+        """The rate in force."""
+        return self.rate(self.t)
+
+    def _set(self) -> None:
+        lr = self.optimizer.lr
+        lr.assign(Tensor([self.rate(self.t)], dtype=lr.dtype, device=lr.device)).realize()
+
+
+def step_decay(lr: float, every: int, factor: float = 0.1) -> Callable[[int], float]:
+    """`lr`, times `factor` after each `every` steps."""
+    return lambda t: lr * factor ** (t // every)
+
+
+def cosine(lr: float, steps: int, final: float = 0.0) -> Callable[[int], float]:
+    """Half a cosine from `lr` to `final` over `steps`, then `final` (Loshchilov and Hutter, 2017)."""
+    return lambda t: final + (lr - final) * 0.5 * (1.0 + math.cos(math.pi * min(t, steps) / steps))
+
+
+def warm_up(steps: int, then: Callable[[int], float]) -> Callable[[int], float]:
+    """A line from 0 to where `then` starts over `steps`, then `then`."""
+    return lambda t: then(0) * t / steps if t < steps else then(t - steps)
+
+
+def one_cycle(
+    peak: float, steps: int, rise: float = 0.3, start: float = 25.0, end: float = 1e4
+) -> Callable[[int], float]:
+    """From `peak/start` up to `peak` in the first `rise` of the `steps`, then down to `peak/start/end`, both by half a
+    cosine (Smith and Topin, 2019).
+    """
+    first, low = peak / start, peak / start / end
+    top = rise * steps - 1.0
+
+    def rate(t: int) -> float:
+        if t <= top:
+            return first + (peak - first) * 0.5 * (1.0 - math.cos(math.pi * t / top)) if top > 0 else peak
+        at = min((t - top) / (steps - 1.0 - top), 1.0)
+        return low + (peak - low) * 0.5 * (1.0 + math.cos(math.pi * at))
+
+    return rate
