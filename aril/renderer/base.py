@@ -55,7 +55,7 @@ class Renderer:
 
     def scratch_bytes(self, uops: Sequence[UOp]) -> int:
         """Bytes of scratch memory each worker needs for the program's LOCAL buffers."""
-        return sum(local_layout(uops)[1:])
+        return local_layout(uops)[1]
 
 
 def local_layout(uops: Sequence[UOp]) -> tuple[dict[UOp, int], int]:
