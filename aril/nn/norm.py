@@ -42,7 +42,7 @@ class BatchNorm:
         if track_running_stats:
             self.running_mean = marked_param(Tensor.zeros(num_features).contiguous(), False)
             self.running_var = marked_param(Tensor.ones(num_features).contiguous(), False)
-            self.num_batches_tracked = marked_param(Tensor.zeros(1, dtype=dtypes.int64).contiguous(), False)
+            self.num_batches_tracked = marked_param(Tensor.zeros((), dtype=dtypes.int64).contiguous(), False)
 
     def __call__(self, x: Tensor) -> Tensor:
         if x.ndim < 2 or x.shape[1] != self.num_features:
