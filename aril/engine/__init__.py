@@ -1,0 +1,1 @@
+"""The engine: compiles the kernels of a schedule, runs them, replays captured batches."""

@@ -1,0 +1,268 @@
+"""From a kernel's body to a loaded program, through the memory cache, the disk cache and the compile workers.
+
+In: tensor-form bodies (`schedule.Item.kernel`) and a device. Out: `Loaded` kernels, ready to launch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import threading
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from aril import config
+from aril.dtype import to_dtype
+from aril.device import CompiledKernel, Device, Program
+from aril.ops import Ops
+from aril.runtime import cache
+from aril.uop import Estimates, UOp
+
+# Settings that change the code a kernel becomes; they are part of every key and are handed to the compile workers.
+CODE_SETTINGS = ("NOOPT", "NOLOCALS", "EMULATED_DTYPES", "BEAM", "IMAGE", "DETERMINISTIC", "SPEC", "DEFAULT_FLOAT", "DEFAULT_INT")
+PARALLEL_FROM = 3  # below this many misses a worker's start costs more than it saves
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A kernel ready to launch. `chunks` and the estimates are ints, or expressions in `variables` (in argument order)."""
+
+    name: str
+    program: Program
+    variables: tuple[str, ...]
+    chunks: Any
+    estimates: Estimates
+    device: str
+
+    def launch_values(self, values: dict[str, int]) -> tuple[list[int], int]:
+        """(variable arguments, launch count) for bound variables."""
+        chunks = self.chunks if isinstance(self.chunks, int) else evaluate(self.chunks, values)
+        return [values[n] for n in self.variables], chunks
+
+
+def evaluate(expression: Any, values: dict[str, int]) -> int:
+    """An int, or an expression in variables with these values. Errors: ValueError for a variable without one."""
+    if not isinstance(expression, UOp):
+        return int(expression)
+    from aril.uop.symbolic import simplify
+
+    known = {}
+    for u in expression.toposort():
+        if u.is_variable:
+            if u.arg.name not in values:
+                raise ValueError(f"variable {u.arg.name!r} has no value: bind it")
+            known[u] = UOp.const(u.dtype, values[u.arg.name])
+    out = simplify(expression.substitute(known))
+    if out.op is not Ops.CONST:
+        raise ValueError(f"{expression} is no integer for {values}")
+    return int(out.arg)
+
+
+_loaded: dict[tuple[UOp, str, str], Loaded] = {}
+_lock = threading.Lock()
+stats = {"memory": 0, "disk": 0, "compiled": 0}
+
+
+@lru_cache(maxsize=1)
+def code_version() -> str:
+    """Names the state of the files that turn bodies into code: a changed compiler never finds old objects."""
+    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    parts = []
+    for room in ("", "uop", "mixin", "codegen", "renderer", "schedule", "runtime", "engine"):
+        folder = os.path.join(root, room)
+        for entry in sorted(os.scandir(folder), key=lambda e: e.name):
+            if entry.name.endswith(".py"):
+                info = entry.stat()
+                parts.append(f"{room}/{entry.name}:{info.st_size}:{info.st_mtime_ns}")
+    return "|".join(parts)
+
+
+@lru_cache(maxsize=64)
+def renderer_of(device: str) -> Any:
+    """The renderer instance that makes this device's kernels."""
+    opened = Device[device]
+    make = opened.renderer
+    return make(opened.target) if isinstance(make, type) else make
+
+
+def settings_key() -> tuple[tuple[str, Any], ...]:
+    return tuple([(n, getattr(config, n).value) for n in CODE_SETTINGS if hasattr(config, n)])
+
+
+def compile_body(body: UOp, renderer: Any, target: Any) -> tuple[bytes, dict[str, Any]]:
+    """The device's binary of one kernel and what launching it needs, as JSON values."""
+    from aril.codegen import compile_kernel
+    from aril.schedule.lower import lower
+
+    program = compile_kernel(lower(body), renderer)
+    binary = renderer.compile(program) if hasattr(renderer, "compile") else _compile_source(program.source, target)
+    facts = {
+        "name": program.name, "nbufs": program.nbufs, "variables": [v.arg.name for v in program.variables],
+        "scratch": program.scratch_bytes, "chunks": encode(program.chunks), "ops": encode(program.estimates.ops),
+        "bytes": encode(program.estimates.bytes), "applied": [str(s) for s in program.applied],
+    }  # fmt: skip
+    return binary, facts
+
+
+def _compile_source(source: str, target: Any) -> bytes:
+    from aril.runtime.llvm import compile_ir
+
+    return compile_ir(source, target)
+
+
+def compile_task(payload: bytes) -> bytes:
+    """What a compile worker does: a pickled (body, renderer, target, settings) from its parent; the entry for the cache."""
+    body, renderer, target, settings = pickle.loads(payload)
+    with config.Context(**dict(settings)):
+        return pack_entry(*compile_body(body, renderer, target))
+
+
+def pack_entry(binary: bytes, facts: dict[str, Any]) -> bytes:
+    head = json.dumps(facts, sort_keys=True).encode()
+    return len(head).to_bytes(4, "little") + head + binary
+
+
+def unpack_entry(entry: bytes) -> tuple[bytes, dict[str, Any]]:
+    """Inverse of `pack_entry`. Errors: ValueError for anything else."""
+    size = int.from_bytes(entry[:4], "little")
+    facts = json.loads(entry[4 : 4 + size])
+    if not isinstance(facts, dict):
+        raise ValueError("not an entry of the kernel cache")
+    return entry[4 + size :], facts
+
+
+def encode(x: Any) -> Any:
+    """An int as it is; an expression in variables as rows of plain values."""
+    if not isinstance(x, UOp):
+        return int(x)
+    order = list(x.toposort())
+    at = {u: i for i, u in enumerate(order)}
+    return [[u.op.name, u.dtype.name, [at[s] for s in u.src], _plain(u)] for u in order]
+
+
+def _plain(u: UOp) -> Any:
+    return [u.arg.name, *u.arg.vmin_vmax] if u.is_variable else u.arg
+
+
+def decode(rows: Any) -> Any:
+    """Inverse of `encode`. Errors: ValueError, KeyError or TypeError for anything it does not make."""
+    if isinstance(rows, int):
+        return rows
+    built: list[UOp] = []
+    for op, dtype, src, arg in rows:
+        if op == "PARAM":
+            built.append(UOp.variable(str(arg[0]), int(arg[1]), int(arg[2]), to_dtype_any(dtype)))
+        elif op == "CONST":
+            built.append(UOp.const(to_dtype_any(dtype), arg))
+        else:
+            built.append(UOp(Ops[op], tuple([built[i] for i in src]), None, to_dtype_any(dtype)))
+    return built[-1]
+
+
+def to_dtype_any(name: str) -> Any:
+    from aril.dtype import dtypes
+
+    return dtypes.weakint if name == "weakint" else to_dtype(name)
+
+
+def load_kernels(wanted: list[tuple[UOp, str]]) -> list[Loaded]:
+    """The loaded kernel of each (body, device). What no cache has is compiled, in workers where there are several."""
+    settings = settings_key()
+    tag = repr(settings)
+    out: list[Loaded | None] = []
+    missing: dict[tuple[UOp, str, str], str | None] = {}
+    for body, device in wanted:
+        key = (body, device, tag)
+        found = _loaded.get(key)
+        out.append(found)
+        if found is None and key not in missing:
+            missing[key] = None
+    if missing:
+        with _lock:
+            _load_missing(missing, settings, tag)
+        out = [_loaded[(body, device, tag)] for body, device in wanted]
+    return out  # type: ignore[return-value]
+
+
+def _load_missing(missing: dict[tuple[UOp, str, str], str | None], settings: Any, tag: str) -> None:
+    version = code_version()
+    todo = []
+    for key in missing:
+        if key in _loaded:
+            continue
+        body, device, _ = key
+        opened = Device[device]
+        if not opened.renderers:
+            raise RuntimeError(f"{device} runs no kernels")
+        target = opened.target
+        where = f"{version}|{opened.renderer_name}|{getattr(target, 'key', target)}|{tag}|{body.digest.hex()}"
+        entry = cache.get("kernel", where) if _persistent(opened) else None
+        if entry is not None:
+            try:
+                _loaded[key] = _make(device, *unpack_entry(entry))
+                stats["disk"] += 1
+                continue
+            except (ValueError, KeyError, TypeError, IndexError):
+                pass  # an entry of another shape: made again below
+        todo.append((key, where))
+    if not todo:
+        return
+    stats["compiled"] += len(todo)
+    if len(todo) >= PARALLEL_FROM and config.DEBUG.value < 3 and all(_persistent(Device[k[1]]) for k, _ in todo):
+        _compile_in_workers(todo, settings)
+        return
+    for key, where in todo:
+        body, device, _ = key
+        opened = Device[device]
+        renderer = renderer_of(device)
+        if not _persistent(opened):
+            _loaded[key] = _interpreted(body, device, renderer)
+            continue
+        entry = pack_entry(*compile_body(body, renderer, opened.target))
+        cache.put("kernel", where, entry)
+        _loaded[key] = _make(device, *unpack_entry(entry))
+
+
+def _compile_in_workers(todo: list[tuple[Any, str]], settings: Any) -> None:
+    from aril.runtime import workers
+
+    futures = []
+    for key, where in sorted(todo, key=lambda item: -len(item[0][0].toposort())):  # the longest first
+        body, device, _ = key
+        payload = pickle.dumps((body, renderer_of(device), Device[device].target, settings))
+        label = body.arg.name if body.arg is not None else "kernel"
+        futures.append((key, where, workers.submit("aril.engine.compile:compile_task", payload, label)))
+    for key, where, future in futures:
+        entry = future.result()
+        cache.put("kernel", where, entry)
+        _loaded[key] = _make(key[1], *unpack_entry(entry))
+
+
+def _persistent(device: Any) -> bool:
+    """Whether the device's kernels are bytes (an interpreter's are graphs)."""
+    return bool(getattr(device, "compiles", True))
+
+
+def _interpreted(body: UOp, device: str, renderer: Any) -> Loaded:
+    from aril.codegen import compile_kernel
+    from aril.schedule.lower import lower
+
+    program = compile_kernel(lower(body), renderer)
+    loaded = Device[device].load_program(program)  # type: ignore[attr-defined]
+    names = tuple([v.arg.name for v in program.variables])
+    return Loaded(program.name, loaded, names, program.chunks, program.estimates, device)
+
+
+def _make(device: str, binary: bytes, facts: dict[str, Any]) -> Loaded:
+    chunks = decode(facts["chunks"])
+    names = tuple(facts["variables"])
+    kernel = CompiledKernel(
+        facts["name"], binary, facts["nbufs"], len(names), facts["scratch"], chunks if isinstance(chunks, int) else 1
+    )
+    estimates = Estimates(decode(facts["ops"]), decode(facts["bytes"]))
+    return Loaded(facts["name"], Device[device].load(kernel), names, chunks, estimates, device)
+
+
+__all__ = ["Loaded", "evaluate", "load_kernels", "stats"]

@@ -1,0 +1,227 @@
+"""Running schedules: lazy graphs in, buffers with values out.
+
+`realize_uops` is what Tensor calls. Kernels run in the schedule's order; on the CPU a launch returns when its work is done.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+import weakref
+from dataclasses import dataclass, field
+from typing import Any
+
+from aril.config import DEBUG, NO_COLOR
+from aril.device import Buffer, Device, GlobalCounters
+from aril.engine.compile import Loaded, evaluate, load_kernels
+from aril.ops import OpGroup, Ops
+from aril.schedule import Item, Schedule, normalize, schedule
+from aril.uop import UOp
+from aril.uop.node import live_nodes
+
+
+@dataclass(eq=False, slots=True)
+class Executable:
+    """A schedule with its kernels loaded, for one choice of the device that constants fall to."""
+
+    schedule: Schedule
+    loaded: list[Loaded | None]
+
+
+@dataclass(eq=False, slots=True)
+class Launch:
+    """One step as it ran: what a capture records. `loaded` is None for a copy (buffers[0] from buffers[1])."""
+
+    loaded: Loaded | None
+    buffers: list[Buffer]
+    values: list[int]
+    chunks: int
+    item: Item
+
+
+@dataclass(eq=False, slots=True)
+class Capture:
+    """The launches of one captured run, in order, the buffers made on the way, and bound variables."""
+
+    launches: list[Launch] = field(default_factory=list)
+    made: list[Buffer] = field(default_factory=list)
+    nodes: list[tuple[weakref.ref[UOp], Buffer]] = field(default_factory=list)
+    values: dict[str, int] = field(default_factory=dict)
+
+    def held(self) -> set[int]:
+        """Ids of the buffers made here that some graph outside still names."""
+        live_nodes()  # sweeps the dead
+        return {id(b) for node, b in self.nodes if node() is not None}
+
+
+class _Local(threading.local):
+    capture: Capture | None = None
+
+
+local = _Local()
+_executables: dict[tuple[Schedule, str], Executable] = {}
+_by_identity: dict[int, tuple[Schedule, dict[str, Executable]]] = {}
+
+
+def is_realized(u: UOp) -> bool:
+    """Whether `u` is memory that holds its value: a buffer seen through movement operations."""
+    while u.op in OpGroup.MOVEMENT:
+        if u.op is Ops.PAD:
+            return False
+        u = u.src[0]
+    return u.op is Ops.BUFFER
+
+
+def realized_view(u: UOp) -> UOp:
+    """`u`, or the view of memory that stands for it since it was realized."""
+    return u.storage if u.op is not Ops.BUFFER and u.storage is not None else u
+
+
+def storage_of(u: UOp) -> Buffer:
+    """The device buffer behind a BUFFER node (made, not allocated, at first use)."""
+    if u.storage is None:
+        u.storage = Buffer(u.arg.device, u.arg.size, u.dtype)
+    return u.storage  # type: ignore[no-any-return]
+
+
+def realize_uops(uops: list[UOp], devices: list[str | None] | None = None) -> list[UOp]:
+    """Compute every graph in `uops`; returns for each a view of memory with its value.
+
+    `devices[i]` is where a graph of constants only is put (default: the default device). Assignments inside the graphs happen once.
+    Errors: what building, compiling and running raise; nothing is marked realized then.
+    """
+    out = [realized_view(u) for u in uops]
+    pending: dict[UOp, str] = {}
+    for i, u in enumerate(out):
+        if not is_realized(u) and u not in pending:
+            hint = devices[i] if devices is not None else None
+            pending[u] = "" if u.device is not None else hint or Device.DEFAULT
+    if not pending:
+        return out
+    roots = list(pending)
+    normal = normalize(roots, tuple(pending.values()))
+    steps = schedule(normal.graph, len(normal.buffers))
+    buffers: list[Buffer | None] = [storage_of(b) for b in normal.buffers]
+    made = run(executable(steps, Device.DEFAULT), buffers, normal.values)
+    nodes: dict[UOp, UOp] = {}
+    for root, result in zip(roots, steps.results, strict=True):
+        root.storage = _restore(result, normal.buffers, made, steps, nodes)
+    for effect in normal.effects:
+        if effect.storage is None:
+            effect.storage = _resolve(effect.src[0])
+    return [realized_view(u) for u in out]
+
+
+def _resolve(view: UOp) -> UOp:
+    """A target view with the assignments below it resolved to the memory they wrote."""
+    done = {n: n.storage for n in view.toposort(lambda n: n.op is not Ops.AFTER) if n.op is Ops.AFTER}
+    return view.substitute(done)
+
+
+def _restore(result: UOp, inputs: list[UOp], made: list[Buffer | None], steps: Schedule, nodes: dict[UOp, UOp]) -> UOp:
+    for n in result.toposort():
+        if n.op is Ops.PARAM and not n.is_variable and n not in nodes:
+            slot = n.arg.slot
+            if slot < steps.params:
+                nodes[n] = inputs[slot]
+            else:
+                buffer = made[slot]
+                assert buffer is not None
+                nodes[n] = UOp.new_buffer(buffer.device, buffer.size, buffer.dtype)
+                nodes[n].storage = buffer
+                if local.capture is not None:
+                    local.capture.nodes.append((weakref.ref(nodes[n]), buffer))
+    return result.substitute(nodes)
+
+
+def executable(steps: Schedule, default_device: str) -> Executable:
+    """The schedule with loaded kernels (kept as long as the schedule is)."""
+    kept = _by_identity.get(id(steps))
+    if kept is None or kept[0] is not steps:
+        kept = _by_identity[id(steps)] = (steps, {})
+        if len(_by_identity) > 8192:
+            _by_identity.pop(next(iter(_by_identity)))
+    key = f"{default_device}|{_settings()}"
+    found = kept[1].get(key)
+    if found is None:
+        start = time.perf_counter()
+        kernels = [(i.kernel, i.device or default_device) for i in steps.items if i.kernel is not None]
+        loaded = iter(load_kernels(kernels))  # type: ignore[arg-type]
+        found = Executable(steps, [next(loaded) if i.kernel is not None else None for i in steps.items])
+        kept[1][key] = found
+        if DEBUG.value >= 2:
+            print(f"*** {len(kernels)} kernels ready in {time.perf_counter() - start:.3f} s", file=sys.stderr)
+    return found
+
+
+def _settings() -> str:
+    from aril.engine.compile import settings_key
+
+    return repr(settings_key())
+
+
+def run(exe: Executable, buffers: list[Buffer | None], values: dict[str, int]) -> list[Buffer | None]:
+    """Launch every step; `buffers` holds the parameters and is extended by the temporaries that are results."""
+    steps = exe.schedule
+    default = Device.DEFAULT
+    buffers = [*buffers, *[None] * len(steps.temps)]
+    capture = local.capture
+    debug = DEBUG.value >= 2
+    if capture is not None:
+        capture.values.update(values)
+
+    def make(slot: int) -> Buffer:
+        temp = steps.temps[slot - steps.params]
+        b = buffers[slot] = Buffer(temp.device or default, temp.size, temp.dtype)
+        if capture is not None:
+            capture.made.append(b)
+        return b
+
+    for k, temp in enumerate(steps.temps):
+        if temp.is_result:
+            make(steps.params + k)
+    for item, loaded in zip(steps.items, exe.loaded, strict=True):
+        args = []
+        for slot in item.args:
+            args.append(buffers[slot] or make(slot))
+        if loaded is None:
+            start = time.perf_counter()
+            args[0].copy_from(args[1])
+            GlobalCounters.record(args[0].device, 0, args[0].nbytes, time.perf_counter() - start)
+            launch = Launch(None, args, [], 1, item)
+            if debug:
+                _report(f"copy {args[1].device} -> {args[0].device}", launch, 0, args[0].nbytes, time.perf_counter() - start)
+        else:
+            numbers, chunks = loaded.launch_values(values)
+            launch = Launch(loaded, args, numbers, chunks, item)
+            elapsed = loaded.program([b.opaque for b in args], numbers, chunks, debug)
+            ops, size = loaded.estimates.ops, loaded.estimates.bytes
+            ops, size = (ops, size) if isinstance(ops, int) and isinstance(size, int) else (evaluate(ops, values), evaluate(size, values))
+            GlobalCounters.record(loaded.device, ops, size, elapsed or 0.0)
+            if debug:
+                _report(loaded.name, launch, ops, size, elapsed or 0.0)
+        if capture is not None:
+            capture.launches.append(launch)
+        for slot in item.frees:
+            buffers[slot] = None
+    return buffers
+
+
+def _report(name: str, launch: Launch, ops: int, size: int, seconds: float) -> None:
+    """The line of DEBUG=2: name, arguments, operations, bytes, time, rates, the user's line."""
+
+    seconds = max(seconds, 1e-9)
+    shapes = " ".join(f"{b.size}{b.dtype.fmt or b.dtype.name}" for b in launch.buffers[:4])
+    more = f" +{len(launch.buffers) - 4}" if len(launch.buffers) > 4 else ""
+    line = (
+        f"*** {launch.buffers[0].device if launch.buffers else '':6s} {bold(f'{name:28s}')} {shapes + more:36s} "
+        f"{ops / 1e6:10.2f} Mop {size / 1e6:9.2f} MB {seconds * 1e6:10.1f} us {ops / seconds / 1e9:8.2f} GFLOPS "
+        f"{size / seconds / 1e9:7.2f} GB/s  x{launch.chunks}  {launch.item.origin or ''}"
+    )
+    print(line, file=sys.stderr)
+
+
+def bold(text: str) -> str:
+    """`text` in bold on a terminal, as it is elsewhere."""
+    return f"\x1b[1m{text}\x1b[0m" if sys.stderr.isatty() and not NO_COLOR.value else text

@@ -1,0 +1,253 @@
+"""`jit`: capture the kernels a function launches, then replay them with new inputs as one native call.
+
+In: a function of tensors. The first call runs it as it is, the second captures, later ones replay.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, Generic, ParamSpec, TypeVar
+
+from aril.config import JIT
+from aril.device import Buffer
+from aril.engine.realize import Capture, local, realize_uops, storage_of
+from aril.engine.replay import Batch
+from aril.ops import OpGroup, Ops
+from aril.schedule.prepare import is_flat_view
+from aril.tensor import Tensor
+from aril.uop import UOp
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class JitError(RuntimeError):
+    """A call that does not fit what was captured, or a function that cannot be captured."""
+
+
+class _Input:
+    """Where a tensor stood in the arguments."""
+
+    __slots__ = ("device", "dtype", "shape")
+
+    def __init__(self, t: Tensor) -> None:
+        self.shape, self.dtype, self.device = t.shape, t.dtype, t.device
+
+    def key(self) -> tuple[Any, ...]:
+        return ("tensor", self.shape, self.dtype, self.device)
+
+
+class _Captured:
+    """One captured batch with what it expects and how its results are rebuilt."""
+
+    __slots__ = ("batch", "fresh", "outputs", "signature", "template")
+
+    def __init__(self, signature: tuple[Any, ...], batch: Batch, template: Any, outputs: list[tuple[UOp, int | None]], fresh: list[Buffer]) -> None:
+        self.signature, self.batch, self.template = signature, batch, template
+        self.outputs, self.fresh = outputs, fresh
+
+
+def _flatten(x: Any, path: str, tensors: list[Tensor], key: list[Any], values: dict[str, int]) -> None:
+    """Collect tensors of a nested argument in order, and everything else into the key of the call."""
+    if isinstance(x, Tensor):
+        tensors.append(x)
+        key.append((path, "tensor", x.shape, x.dtype, x.device))
+    elif isinstance(x, UOp) and x.op is Ops.BIND:
+        variable, value = x.unbind()
+        values[variable.arg.name] = value
+        key.append((path, "variable", variable))
+    elif isinstance(x, (list, tuple)):
+        key.append((path, type(x).__name__, len(x)))
+        for i, v in enumerate(x):
+            _flatten(v, f"{path}[{i}]", tensors, key, values)
+    elif isinstance(x, dict):
+        key.append((path, "dict", tuple(x)))
+        for k, v in x.items():
+            _flatten(v, f"{path}[{k!r}]", tensors, key, values)
+    elif isinstance(x, (int, float, bool, str, bytes, type(None))):
+        key.append((path, "value", type(x).__name__, x))
+    else:
+        key.append((path, "object", id(x)))
+
+
+def _rebuild(x: Any, tensors: Any) -> Any:
+    """The argument or result `x` with its tensors taken in order from the iterator `tensors`."""
+    if isinstance(x, Tensor):
+        return next(tensors)
+    if isinstance(x, list):
+        return [_rebuild(v, tensors) for v in x]
+    if isinstance(x, tuple):
+        parts = [_rebuild(v, tensors) for v in x]
+        return type(x)(*parts) if hasattr(x, "_fields") else tuple(parts)
+    if isinstance(x, dict):
+        return {k: _rebuild(v, tensors) for k, v in x.items()}
+    return x
+
+
+def _tensors_of(x: Any, out: list[Tensor]) -> list[Tensor]:
+    if isinstance(x, Tensor):
+        out.append(x)
+    elif isinstance(x, (list, tuple)):
+        for v in x:
+            _tensors_of(v, out)
+    elif isinstance(x, dict):
+        for v in x.values():
+            _tensors_of(v, out)
+    return out
+
+
+class Jit(Generic[P, R]):
+    """A captured function. Call it like the function; `reset()` forgets the capture.
+
+    Tensors may stand anywhere in lists, tuples and dicts of the arguments; bound variables are inputs too. Every other
+    argument is part of what was captured and must not change. In-place updates of tensors the function reaches by closure
+    or attribute are part of the batch. Results are fresh tensors at every call.
+    Errors: JitError where shapes, dtypes, devices or other arguments differ from the captured ones, and where the function reads
+    a tensor's value while being captured.
+    """
+
+    def __init__(self, function: Callable[P, R]) -> None:
+        self.function = function
+        self.calls = 0
+        self.captured: _Captured | None = None
+        functools.update_wrapper(self, function)
+
+    def __get__(self, owner: object, kind: type | None = None) -> Any:
+        return self if owner is None else functools.partial(self.__call__, owner)
+
+    def reset(self) -> None:
+        """Capture again at the next calls."""
+        self.calls, self.captured = 0, None
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        if not JIT.value or local.capture is not None:  # inside another capture the kernels belong to the outer one
+            return self.function(*args, **kwargs)
+        tensors: list[Tensor] = []
+        key: list[Any] = []
+        values: dict[str, int] = {}
+        _flatten((args, kwargs), "", tensors, key, values)
+        signature = tuple(key)
+        if self.captured is not None:
+            return self._replay(self.captured, signature, tensors, values)
+        self.calls += 1
+        if self.calls == 1:
+            out = self.function(*args, **kwargs)
+            results = _tensors_of(out, [])
+            if results:
+                results[0].realize(*results[1:])
+            return out
+        return self._capture(args, kwargs, signature, tensors, values)
+
+    # --- capture ---
+
+    def _capture(self, args: Any, kwargs: Any, signature: tuple[Any, ...], tensors: list[Tensor], values: dict[str, int]) -> R:
+        inputs = _input_buffers(tensors)
+        # The function sees other names of the same memory, so that an input is told apart from a parameter it may share.
+        aliases = [Buffer(b.device, b.size, b.dtype, base=b.base or b, offset_bytes=b.offset_bytes) for b in inputs]
+        stand_ins = []
+        for t, alias in zip(tensors, aliases, strict=True):
+            node = UOp.new_buffer(alias.device, alias.size, alias.dtype)
+            node.storage = alias
+            stand_ins.append(t.replace_uop(t.uop.substitute({t.uop.base: node})))
+        new_args, new_kwargs = _rebuild((args, kwargs), iter(stand_ins))
+        capture = Capture()
+        local.capture = capture
+        try:
+            out = self.function(*new_args, **new_kwargs)
+            results = _tensors_of(out, [])
+            if results:
+                results[0].realize(*results[1:])
+        finally:
+            local.capture = None
+        produced = {id(b) for launch in capture.launches for b in launch.buffers[: launch.item.outputs]}
+        made = {id(b) for b in capture.made}
+        fresh: list[Buffer] = []
+        outputs: list[tuple[UOp, int | None]] = []
+        number = {id(a): i for i, a in enumerate(aliases)}
+        for t in results:
+            buffer = storage_of(t.uop.base)
+            if id(buffer) in number:
+                outputs.append((t.uop, number[id(buffer)]))
+            elif id(buffer) in made and id(buffer) in produced:
+                if buffer not in fresh:
+                    fresh.append(buffer)
+                outputs.append((t.uop, len(aliases) + fresh.index(buffer)))
+            else:
+                outputs.append((t.uop, None))
+        kept = {id(b) for launch in capture.launches for b in launch.buffers if id(b.base or b) not in made and id(b) not in made}
+        del new_args, new_kwargs, stand_ins
+        kept |= capture.held() - {id(b) for b in fresh}
+        batch = Batch(capture, aliases, fresh, kept)
+        self.captured = _Captured(signature, batch, out, outputs, fresh)
+        for t, (uop, which) in zip(results, outputs, strict=True):  # the caller's inputs come back as themselves
+            if which is not None and which < len(aliases):
+                t.uop = uop.substitute({uop.base: tensors[which].uop.base})
+        return out
+
+    # --- replay ---
+
+    def _replay(self, c: _Captured, signature: tuple[Any, ...], tensors: list[Tensor], values: dict[str, int]) -> R:
+        if signature != c.signature:
+            raise JitError(_difference(self.function, c.signature, signature))
+        inputs = _input_buffers(tensors)
+        fresh = [Buffer(b.device, b.size, b.dtype) for b in c.fresh]
+        buffers = inputs + fresh
+        c.batch.run(buffers, values)
+        nodes: dict[int, UOp] = {}
+        results = []
+        for uop, which in c.outputs:
+            if which is None:
+                results.append(Tensor(uop))
+                continue
+            if which not in nodes:
+                if which < len(inputs):
+                    nodes[which] = tensors[which].uop.base
+                else:
+                    b = buffers[which]
+                    nodes[which] = UOp.new_buffer(b.device, b.size, b.dtype)
+                    nodes[which].storage = b
+            results.append(Tensor(uop.substitute({uop.base: nodes[which]})))
+        return _rebuild(c.template, iter(results))  # type: ignore[no-any-return]
+
+
+def _input_buffers(tensors: list[Tensor]) -> list[Buffer]:
+    """Realized, whole, in order: the buffer of each input tensor. A view gets a copy first; inputs that are none stay as they are."""
+    todo = [t for t in tensors if not _is_whole(t.uop)]
+    if todo:
+        for t, uop in zip(todo, realize_uops([_whole(t.uop) for t in todo], [t.device for t in todo]), strict=True):
+            t.uop = uop
+    return [storage_of(t.uop.base) for t in tensors]
+
+
+def _is_whole(u: UOp) -> bool:
+    return is_flat_view(u) and u.base.op is Ops.BUFFER and u.op is not Ops.AFTER
+
+
+def _whole(u: UOp) -> UOp:
+    view = u
+    while view.op in OpGroup.MOVEMENT:
+        view = view.src[0]
+    return u if u.op is Ops.AFTER or is_flat_view(u) else UOp(Ops.CONTIGUOUS, (u,))
+
+
+def _difference(function: Any, expected: tuple[Any, ...], found: tuple[Any, ...]) -> str:
+    name = getattr(function, "__name__", repr(function))
+    for e, f in zip(expected, found, strict=False):
+        if e != f:
+            return (
+                f"{name} was captured with argument{e[0]} {_describe(e)}, and was called with{' ' + f[0] if f[0] != e[0] else ''} "
+                f"{_describe(f)}: call it as captured, or make another jit of it for these arguments"
+            )
+    return f"{name} was captured with {len(expected)} arguments and was called with {len(found)}"
+
+
+def _describe(k: tuple[Any, ...]) -> str:
+    if k[1] == "tensor":
+        return f"a tensor of shape {k[2]}, {k[3].name} on {k[4]}"
+    return " ".join(str(v) for v in k[1:])
+
+
+def jit(function: Callable[P, R]) -> Jit[P, R]:
+    """Decorator: see `Jit`."""
+    return Jit(function)

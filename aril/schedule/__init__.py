@@ -1,0 +1,41 @@
+"""Scheduling: a tensor graph in, kernels in order out.
+
+The passes, in order:
+
+1. `normalize`: storage becomes numbered parameters; the result is the key of the schedule cache.
+2. `drop_marks`, `empty_reductions`, `read_masks_from_results`, `split_long_reductions` (`prepare`): tensor form to tensor form.
+3. `choose_stored` (`fuse`): the cost rule says which values are stored.
+4. `build` (`kernels`): bodies, dependencies, merging, order.
+5. `lower` (per kernel, on a miss of the kernel cache): tensor-form body to kernel form.
+"""
+
+from __future__ import annotations
+
+from aril.schedule import kernels
+from aril.schedule.kernels import Item, Schedule, Temp
+from aril.schedule.lower import lower
+from aril.schedule.normalize import Normalized, normalize
+from aril.schedule.prepare import drop_marks, empty_reductions, read_masks_from_results, split_long_reductions
+from aril.uop import UOp
+
+PASSES = (drop_marks, empty_reductions, read_masks_from_results, split_long_reductions)
+
+_CACHE: dict[UOp, Schedule] = {}
+CACHE_LIMIT = 4096
+
+
+def schedule(graph: UOp, params: int) -> Schedule:
+    """The schedule of a normalised graph, from the cache where its structure has been seen."""
+    found = _CACHE.get(graph)
+    if found is None:
+        sink = graph
+        for one in PASSES:
+            sink = one(sink)
+        found = kernels.build(sink, params)
+        if len(_CACHE) >= CACHE_LIMIT:
+            _CACHE.pop(next(iter(_CACHE)))
+        _CACHE[graph] = found
+    return found
+
+
+__all__ = ["Item", "Normalized", "Schedule", "Temp", "lower", "normalize", "schedule"]

@@ -1,0 +1,320 @@
+"""Which values are stored: the cost rule of fusion, on the prepared tensor graph.
+
+In: the SINK over parameters. Out: the set of nodes whose values get storage of their own. What lies between stored values is
+one kernel.
+
+The rule. A value `u` that is not stored is computed again by every kernel that reads it, once for every loop turn it depends on:
+
+    fused  = sum over kernels k of  (turns(u, k) / numel(u)) * OP_BYTES * ops(u)  +  leaves(u)
+    stored = OP_BYTES * ops(u) + leaves(u)  +  size(u) * (1 + number of kernels)
+
+in bytes, where `ops(u)` is the arithmetic of computing all of `u` once from stored values, `leaves(u)` the bytes of the
+stored values it reads, and OP_BYTES the bytes of memory traffic one arithmetic operation is worth. `u` is stored where that is cheaper.
+Inside a contraction (a reduction that reads its operands more than once each) turns count every loop, because register tiling
+leaves nothing outside. A reduction is fused into one reader only, and where the reader has more loops than the reduction has
+results (a softmax row) only if what it reads per result stays in cache and enough results remain for all cores.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from aril.dtype import strong
+from aril.ops import OpGroup, Ops
+from aril.schedule.prepare import is_view
+from aril.uop import UOp, sint
+from aril.uop.shape import movement_arg
+
+# One arithmetic operation on one element against one byte moved: two cores do about 100e9 vector operations and move about
+# 20e9 bytes a second; transcendental functions are polynomials of about ten operations.
+OP_BYTES = 0.2
+OP_WEIGHT = {Ops.EXP2: 8.0, Ops.LOG2: 10.0, Ops.SIN: 15.0, Ops.POW: 25.0, Ops.FDIV: 4.0, Ops.RECIPROCAL: 4.0, Ops.SQRT: 4.0,
+             Ops.THREEFRY: 80.0, Ops.FLOORDIV: 8.0, Ops.FLOORMOD: 8.0, Ops.CDIV: 8.0, Ops.CMOD: 8.0, Ops.BITCAST: 0.0}  # fmt: skip
+ROW_BYTES = 1 << 18  # what one result's row may read to be gone over again in cache
+ROW_RESULTS = 16  # rows below this many leave cores idle
+LONG_ROW = 1 << 15  # elements from which idle cores matter
+SMALL_REDUCTION = 64  # a reduction this short inside another is a few operations
+
+Signature = tuple[frozenset["Loop"], ...]
+_NO_LOOPS: frozenset[Loop] = frozenset()
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Loop:
+    """One loop of a kernel being sized up."""
+
+    size: int
+    is_reduce: bool
+
+
+@dataclass(eq=False, slots=True)
+class Use:
+    """How one kernel evaluates a value: the loops each axis depends on, and turns forced by an enclosing contraction."""
+
+    signature: Signature
+    turns: float  # 0: the product of the loops in the signature
+    loops: frozenset[Loop]  # all loops around the evaluation
+
+    def evaluations(self) -> float:
+        return self.turns or float(math.prod(l.size for l in frozenset().union(*self.signature)))
+
+
+@dataclass(eq=False, slots=True)
+class Fusion:
+    """The decision: `stored` nodes, and for each the loops of its kernel."""
+
+    stored: dict[UOp, None] = field(default_factory=dict)
+    uses: dict[UOp, dict[UOp, list[Use]]] = field(default_factory=dict)
+    loops: dict[UOp, list[Loop]] = field(default_factory=dict)  # the loops of each stored value's kernel, outermost first
+    signature: dict[UOp, Signature] = field(default_factory=dict)  # the same, axis by axis
+    contraction: dict[UOp, UOp] = field(default_factory=dict)  # kernel -> the one contraction fused into it
+
+
+def concrete(d: sint) -> int:
+    return d if isinstance(d, int) else int(d.vmax)
+
+
+def numel(u: UOp) -> int:
+    return math.prod(concrete(d) for d in u.shape)
+
+
+def nbytes(u: UOp) -> int:
+    return numel(u) * strong(u.dtype).itemsize
+
+
+def must_store(sink: UOp, order: dict[UOp, None]) -> dict[UOp, None]:
+    """Values that have to be in memory whatever the cost: results, copies, what is stored on request."""
+    forced: dict[UOp, None] = {}
+    for u in order:
+        if u.op is Ops.CONTIGUOUS or u.op is Ops.COPY:
+            forced[u] = None
+            if u.op is Ops.COPY and not is_view(u.src[0]):
+                forced[u.src[0]] = None
+        elif u.op is Ops.STORE:
+            forced[u] = None
+        elif u.op is Ops.SINK:
+            for s in u.src:
+                if not is_view(s) and s.op is not Ops.STORE:
+                    forced[s] = None
+    return forced
+
+
+def choose_stored(sink: UOp) -> Fusion:
+    """The values to store (STORE nodes stand for assignments). Two rounds: the second knows what the first stored."""
+    order = sink.toposort()
+    forced = must_store(sink, order)
+    stops = forced
+    fusion = Fusion()
+    for _ in range(2):
+        fusion = _decide(order, forced, stops)
+        stops = fusion.stored
+    return fusion
+
+
+def is_leaf(u: UOp) -> bool:
+    return u.op in OpGroup.STORAGE or u.op in (Ops.AFTER, Ops.CONST, Ops.Invalid)
+
+
+def is_contraction(u: UOp) -> bool:
+    """A reduction whose body is larger than what it reads: operands are used more than once."""
+    body = u.src[0]
+    total = numel(body)
+    if total < 2 * numel(u) or total <= 1:
+        return False
+    stack, seen, read = [body], set(), 0
+    while stack:
+        n = stack.pop()
+        if n in seen:
+            continue
+        seen.add(n)
+        if len(seen) > 64:
+            return False
+        if is_leaf(n):
+            read += numel(n) if n.op is not Ops.CONST else 0
+        elif n.op is Ops.EXPAND or n.op is Ops.REDUCE:
+            read += numel(n.src[0]) if n.op is Ops.EXPAND else numel(n)
+        else:
+            stack.extend(n.src[:1] if n.op in OpGroup.MOVEMENT else n.src)
+    return body.op in (Ops.MUL, Ops.CAST) and read * 2 < total
+
+
+def region_cost(u: UOp, stops: dict[UOp, None]) -> tuple[float, float, UOp | None]:
+    """(operations to compute all of `u` once, bytes of stored values read, a reduction that lies in it or None)."""
+    ops = leaves = 0.0
+    reduction = None
+    stack, seen = [u], {u}
+    while stack:
+        n = stack.pop()
+        if n is not u and (is_leaf(n) or n in stops):
+            leaves += 0 if n.op is Ops.CONST else min(nbytes(n), 1 << 40)
+            continue
+        if n.op in OpGroup.ALU or n.op is Ops.CAST:
+            ops += OP_WEIGHT.get(n.op, 1.0) * numel(n)
+        elif n.op is Ops.REDUCE:
+            ops += numel(n.src[0])
+            reduction = n
+        elif n.op is Ops.PAD:
+            ops += 2.0 * numel(n)
+        if len(seen) > 512:
+            break
+        for s in n.src[:1] if n.op in OpGroup.MOVEMENT else n.src:
+            if s not in seen:
+                seen.add(s)
+                stack.append(s)
+    return ops, leaves, reduction
+
+
+def _decide(order: dict[UOp, None], forced: dict[UOp, None], stops: dict[UOp, None]) -> Fusion:
+    out = Fusion()
+    uses = out.uses
+    for u in reversed(order):
+        if u.op is Ops.SINK or u.op in (Ops.CONST, Ops.Invalid) or u.op in OpGroup.STORAGE:
+            continue
+        if u.op is Ops.AFTER:  # a read of memory; the effects behind it are kernels of their own
+            continue
+        if u in forced or _should_store(u, out, stops):
+            out.stored[u] = None
+            value = u.src[1] if u.op is Ops.STORE else u
+            shape = u.src[0].shape if u.op is Ops.STORE else u.shape
+            loops = tuple([frozenset((Loop(concrete(d), False),)) if concrete(d) != 1 else _NO_LOOPS for d in shape])
+            use = Use(loops, 0, frozenset().union(*loops))
+            out.signature[u] = loops
+            out.loops[u] = [l for axis in loops for l in axis]
+            if u.op is Ops.REDUCE and is_contraction(u):
+                out.contraction[u] = u
+            if u.op is Ops.STORE:
+                _add(uses, value, u, Use(loops if value.shape else (), 0, use.loops))
+            elif u.op is not Ops.COPY:
+                _spread(uses, u, u, use, {})
+            continue
+        shared: dict[Signature, dict[int, Loop]] = {}
+        for kernel, ways in uses.get(u, {}).items():
+            for use in ways:
+                _spread(uses, u, kernel, use, shared.setdefault(use.signature, {}))
+    out.stored = {u: None for u in order if u in out.stored}
+    return out
+
+
+def _add(uses: dict[UOp, dict[UOp, list[Use]]], u: UOp, kernel: UOp, use: Use) -> None:
+    ways = uses.setdefault(u, {}).setdefault(kernel, [])
+    if all(w.signature != use.signature for w in ways):
+        ways.append(use)
+
+
+def _spread(uses: dict[UOp, dict[UOp, list[Use]]], u: UOp, kernel: UOp, use: Use, loops: dict[int, Loop]) -> None:
+    """Hand the evaluation of `u` on to its sources."""
+    sig = use.signature
+    if u.op is Ops.REDUCE:
+        inner = list(sig)
+        for a in u.arg[1]:
+            n = concrete(u.src[0].shape[a])
+            if n != 1:
+                inner[a] = frozenset((loops.setdefault(a, Loop(n, True)),))
+        around = use.loops.union(*inner)
+        turns = float(math.prod(l.size for l in around)) if is_contraction(u) else use.turns
+        _add(uses, u.src[0], kernel, Use(tuple(inner), turns, around))
+    elif u.op in OpGroup.MOVEMENT:
+        _add(uses, u.src[0], kernel, Use(_move(u, sig), use.turns, use.loops))
+    else:
+        for s in u.src:
+            _add(uses, s, kernel, use if s.shape else Use((), 0, use.loops))
+
+
+def _move(u: UOp, sig: Signature) -> Signature:
+    shape = u.src[0].shape
+    arg = movement_arg(u)
+    if u.op is Ops.EXPAND:
+        return tuple([_NO_LOOPS if concrete(s) == 1 else x for s, x in zip(shape, sig, strict=True)])
+    if u.op is Ops.PERMUTE:
+        out = [_NO_LOOPS] * len(arg)
+        for k, axis in enumerate(arg):
+            out[axis] = sig[k]
+        return tuple(out)
+    if u.op is Ops.SHEAR:
+        return tuple([x | sig[arg[1]] if i == arg[0] else x for i, x in enumerate(sig)])
+    if u.op is not Ops.RESHAPE:
+        return sig
+    result: list[frozenset[Loop]] = []
+    target = [concrete(d) for d in u.shape]
+    source = [concrete(d) for d in shape]
+    i = 0
+    while len(result) < len(source):
+        # the smallest blocks of equal size, as in lowering
+        first, n, m, block = i, 1, source[len(result)], [len(result)]
+        while n != m or (i < len(target) and target[i] == 1 and n == m and i == first):
+            if n < m and i < len(target):
+                n *= target[i]
+                i += 1
+            elif len(result) + len(block) < len(source):
+                block.append(len(result) + len(block))
+                m *= source[block[-1]]
+            elif i < len(target):
+                n *= target[i]
+                i += 1
+            else:
+                break
+        loops = frozenset().union(*sig[first:i]) if i > first else _NO_LOOPS
+        result.extend(loops if source[b] != 1 else _NO_LOOPS for b in block)
+    return tuple(result)
+
+
+def _should_store(u: UOp, fusion: Fusion, stops: dict[UOp, None]) -> bool:
+    uses = fusion.uses.get(u, {})
+    if not uses or not u.shape and u.op is not Ops.REDUCE:
+        return False
+    if u.op in OpGroup.MOVEMENT and (u.op is not Ops.PAD or is_view(u.src[0]) and len(uses) == 1 and not _in_contraction(uses)):
+        return False
+    if u.op in (Ops.BITCAST, Ops.STACK):
+        return False
+    size, count = nbytes(u), numel(u)
+    if count == 0:
+        return False
+    evaluations = [sum(w.evaluations() for w in ways) for ways in uses.values()]
+    if u.op is Ops.REDUCE:
+        if len(uses) > 1:
+            return True
+        kernel, ways = next(iter(uses.items()))
+        contraction = is_contraction(u)
+        if contraction and kernel in fusion.contraction or not _fits_reader(u, ways, fusion.loops[kernel], contraction, stops):
+            return True
+        if contraction:
+            fusion.contraction[kernel] = u
+    if len(uses) == 1 and evaluations[0] <= count:
+        return False
+    ops, leaves, reduction = region_cost(u, stops)
+    if ops == 0 and u.op is not Ops.PAD:
+        return False
+    fused = sum(e / count * OP_BYTES * ops + leaves for e in evaluations)
+    stored = OP_BYTES * ops + leaves + size * (1 + len(uses))
+    if reduction is not None and len(uses) > 1:
+        return stored < fused + size
+    return stored < fused
+
+
+def _in_contraction(uses: dict[UOp, list[Use]]) -> bool:
+    return any(w.turns for ways in uses.values() for w in ways)
+
+
+def _fits_reader(u: UOp, ways: list[Use], order: list[Loop], contraction: bool, stops: dict[UOp, None]) -> bool:
+    """Whether the one kernel that reads reduction `u`, with loops in this order, may compute it."""
+    count, body = numel(u), numel(u.src[0])
+    length = body // max(count, 1)
+    if any(w.turns for w in ways):
+        return False  # an operand of a contraction
+    evaluations = sum(w.evaluations() for w in ways)
+    if evaluations > count:
+        return length <= SMALL_REDUCTION and OP_BYTES * body * evaluations / count < 2 * nbytes(u)
+    for w in ways:
+        own = frozenset().union(*w.signature)
+        outside = w.loops - own
+        if any(l.is_reduce for l in own) and length > SMALL_REDUCTION:
+            return False  # a long reduction inside another one's loop
+        if math.prod(l.size for l in outside) > 1:
+            kept = [l for l in order if l.size > 1]
+            if contraction or set(kept[: len(own)]) != own:
+                return False  # its loops are not the outermost ones: nothing would hoist it
+            _, leaves, _ = region_cost(u, stops)
+            if leaves / max(count, 1) > ROW_BYTES or (count < ROW_RESULTS and body > LONG_ROW):
+                return False
+    return True

@@ -1,0 +1,481 @@
+"""From the decision what is stored to kernels in order: bodies over numbered parameters, merged where that saves traffic or launches.
+
+In: the prepared SINK. Out: a `Schedule`, whose items name parameters by number: the graph's own first, then temporaries.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from aril.dtype import DType, strong
+from aril.ops import OpGroup, Ops
+from aril.schedule.fuse import Fusion, choose_stored, concrete, is_contraction, is_leaf, nbytes, numel
+from aril.schedule.prepare import is_flat_view
+from aril.uop import KernelInfo, ParamArg, UOp
+from aril.uop.node import view_flat
+
+NESTS_PER_KERNEL = 32  # independent loop nests that one launch may hold
+
+
+@dataclass(frozen=True)
+class Item:
+    """One step of a schedule. `kernel` is a tensor-form body (see `lower`), or None for a copy args[1] -> args[0].
+
+    `args` are parameter numbers, outputs first; `frees` are the temporaries nothing reads after this step.
+    """
+
+    kernel: UOp | None
+    args: tuple[int, ...]
+    outputs: int
+    device: str
+    origin: str | None = None
+    frees: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Temp:
+    """Storage that a schedule makes: an intermediate, or a result."""
+
+    size: int
+    dtype: DType
+    device: str
+    is_result: bool
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Steps in order; `results[i]` is root i as a view of a parameter; `predicted_bytes` is what the cost rule expects to be moved."""
+
+    items: tuple[Item, ...]
+    params: int
+    temps: tuple[Temp, ...]
+    results: tuple[UOp, ...]
+    predicted_bytes: int = 0
+
+
+@dataclass(eq=False)
+class Draft:
+    """A kernel in the making: stores as (target view, value) over global parameters."""
+
+    root: UOp
+    members: list[UOp]
+    stores: list[list[tuple[UOp, UOp]]]
+    shape: tuple[Any, ...]
+    device: str
+    has_reduce: bool
+    has_contraction: bool
+    reduce_key: Any = None
+    deps: set[Draft] = field(default_factory=set)
+    copy: bool = False
+    reads: set[UOp] = field(default_factory=set)
+
+
+def protect_versions(sink: UOp, fusion: Fusion) -> UOp:
+    """Reads that a kernel could not order against a write of the same storage get a copy of their own.
+
+    A store whose value reads its own target at other places is computed to memory first; a kernel that reads a storage both before and after a
+    store to it reads a copy of the earlier state.
+    """
+    change: dict[UOp, UOp] = {}
+    for root in fusion.stored:
+        if root.op is Ops.STORE:
+            target, value = root.src[:2]
+            if _reads_elsewhere(value, target, fusion):
+                change[root] = UOp(Ops.STORE, (target, UOp(Ops.CONTIGUOUS, (value,))))
+        else:
+            versions: dict[UOp, set[UOp]] = {}
+            for n in _region(root, fusion):
+                if n.op is Ops.AFTER or n.op is Ops.PARAM:
+                    versions.setdefault(n.base, set()).add(n)
+            for base, seen in versions.items():
+                if len(seen) > 1 and base in seen:
+                    change[base] = UOp(Ops.CONTIGUOUS, (base,))
+                    return _replace_reads(sink, root, base, fusion)
+    return sink.substitute(change) if change else sink
+
+
+def _replace_reads(sink: UOp, root: UOp, base: UOp, fusion: Fusion) -> UOp:
+    """The graph where kernel `root` reads a copy of `base` instead of it."""
+    done: dict[UOp, UOp] = {base: UOp(Ops.CONTIGUOUS, (base,))}
+    inside = _region(root, fusion)
+    for n in inside:
+        if n in done:
+            continue
+        done[n] = n if n.op is Ops.AFTER or (n in fusion.stored and n is not root) else n.with_src(tuple([done.get(s, s) for s in n.src]))
+    return sink.substitute({root: done[root]})
+
+
+def _region(root: UOp, fusion: Fusion) -> dict[UOp, None]:
+    """What one kernel computes and reads: nodes down to stored values, storage and AFTER, sources first."""
+    return root.toposort(lambda n: n is root or not (n in fusion.stored or n.op is Ops.AFTER))
+
+
+def _reads_elsewhere(value: UOp, target: UOp, fusion: Fusion) -> bool:
+    base = target.base
+    stack, seen = [value], set()
+    while stack:
+        n = stack.pop()
+        if n in seen or n is target or n in fusion.stored:
+            continue
+        seen.add(n)
+        if n.op in OpGroup.ELEMENTWISE or n.op in (Ops.CONTIGUOUS,):
+            stack.extend(n.src)
+        elif any(m.base is base for m in n.toposort(lambda m: m not in fusion.stored and m.op is not Ops.AFTER) if m.op in (Ops.PARAM, Ops.AFTER)):
+            return True
+    return False
+
+
+def build(sink: UOp, params: int) -> Schedule:
+    """The schedule of a prepared graph over `params` parameters."""
+    fusion = choose_stored(sink)
+    for _ in range(16):
+        safe = protect_versions(sink, fusion)
+        if safe is sink:
+            break
+        sink = safe
+        fusion = choose_stored(sink)
+    order = sink.toposort()
+    rep, drafts, temps = _draft(order, fusion, params, sink)
+    _link(drafts, fusion)
+    kernels = _bundle(_merge(list(drafts.values()), drafts, fusion, rep))
+    return _finish(kernels, sink, rep, params, temps)
+
+
+def _draft(
+    order: dict[UOp, None], fusion: Fusion, params: int, sink: UOp
+) -> tuple[dict[UOp, UOp], dict[UOp, Draft], list[Temp]]:
+    rep: dict[UOp, UOp] = {}
+    drafts: dict[UOp, Draft] = {}
+    temps: list[Temp] = []
+    roots = set(sink.src)
+    hints = dict(zip(sink.src, sink.arg or ("",) * len(sink.src), strict=True))
+    fallback = next((h for h in hints.values() if h), "")
+    for u in order:
+        if u.op is Ops.SINK:
+            continue
+        src = tuple([rep[s] for s in u.src])
+        if u.op is Ops.AFTER:
+            rep[u] = src[0]
+            continue
+        if u not in fusion.stored:
+            rep[u] = u.with_src(src)
+            continue
+        if u.op is Ops.STORE:
+            target, value, device, shape = src[0], src[1], u.src[0].device, u.src[0].shape
+            rep[u] = u
+        else:
+            device = u.device or hints.get(u) or fallback
+            dtype = strong(u.dtype)
+            size = numel(u)
+            slot = params + len(temps)
+            temps.append(Temp(size, dtype, device or "", u in roots))  # type: ignore[arg-type]
+            flat = UOp(Ops.PARAM, (), ParamArg(slot, dtype, size, device=device), dtype)
+            target = view_flat(flat, u.shape)
+            value = src[0] if u.op in (Ops.CONTIGUOUS, Ops.COPY) else u.with_src(src)
+            value = value if value.dtype is dtype else value.cast(dtype)
+            shape = u.shape
+            rep[u] = target
+        if math.prod(concrete(d) for d in shape) == 0:
+            continue
+        region = _region(u, fusion) if u.op is not Ops.COPY else {}
+        reductions = [n for n in region if n.op is Ops.REDUCE and (n is u or n not in fusion.stored)]
+        key = None
+        if len(reductions) == 1 and not is_contraction(reductions[0]):
+            key = (reductions[0].src[0].shape, reductions[0].arg[1])
+        drafts[u] = Draft(
+            u, [u], [[(target, value)]], shape, device or "", bool(reductions), any(is_contraction(r) for r in reductions), key,
+            copy=u.op is Ops.COPY,
+        )  # fmt: skip
+    return rep, drafts, temps
+
+
+def _link(drafts: dict[UOp, Draft], fusion: Fusion) -> None:
+    """Dependencies: producers before readers; readers of a state of a storage before the store that ends it."""
+    readers: dict[UOp, list[Draft]] = {}
+    writers: dict[UOp, Draft] = {}
+    for u, d in drafts.items():
+        inside = _region(u, fusion) if u.op is not Ops.COPY else u.src[0].toposort(lambda n: n not in fusion.stored and n.op is not Ops.AFTER)
+        own = set(_target_chain(u.src[0])) if u.op is Ops.STORE else set()
+        for n in inside:
+            if n is u:
+                continue
+            if n in drafts:
+                d.deps.add(drafts[n])
+                d.reads.add(n)
+            elif n.op is Ops.AFTER:
+                _after_deps(n, drafts, d)
+                if n not in own or any(n in s.src for s in inside if s is not u and s not in own):
+                    readers.setdefault(n, []).append(d)
+                d.reads.add(n)
+            elif n.op is Ops.PARAM and not n.is_variable:
+                readers.setdefault(n, []).append(d)
+                d.reads.add(n)
+    for u, d in drafts.items():
+        if u.op is not Ops.STORE:
+            continue
+        state = next(n for n in _target_chain(u.src[0]) if n.op is Ops.AFTER or n.op in OpGroup.STORAGE)
+        d.deps.update(r for r in readers.get(state, ()) if r is not d)
+        previous = writers.get(u.src[0].base)
+        if previous is not None:
+            d.deps.add(previous)
+        writers[u.src[0].base] = d
+
+
+def _target_chain(u: UOp) -> list[UOp]:
+    out = [u]
+    while out[-1].op in OpGroup.MOVEMENT or out[-1].op is Ops.AFTER:
+        out.append(out[-1].src[0])
+    return out
+
+
+def _after_deps(n: UOp, drafts: dict[UOp, Draft], d: Draft) -> None:
+    stack = [n]
+    while stack:
+        a = stack.pop()
+        if a.op is Ops.AFTER:
+            stack.extend(a.src)
+        elif a.op in OpGroup.MOVEMENT:
+            stack.append(a.src[0])
+        elif a in drafts and a.op is Ops.STORE and drafts[a] is not d:
+            d.deps.add(drafts[a])
+
+
+def _reach(drafts: list[Draft]) -> dict[Draft, int]:
+    """For each draft a bit mask of the drafts it depends on, directly or not."""
+    number = {d: i for i, d in enumerate(drafts)}
+    masks: dict[Draft, int] = {}
+    for d in _topological(drafts):
+        m = 0
+        for p in d.deps:
+            m |= masks[p] | 1 << number[p]
+        masks[d] = m
+    return masks
+
+
+def _topological(drafts: list[Draft]) -> list[Draft]:
+    """Drafts in an order that respects dependencies, otherwise as given. Errors: RuntimeError on a cycle (our own mistake)."""
+    position = {d: i for i, d in enumerate(drafts)}
+    out: list[Draft] = []
+    state: dict[Draft, int] = {}
+    for start in drafts:
+        stack = [start]
+        while stack:
+            d = stack[-1]
+            if state.get(d) == 2:
+                stack.pop()
+                continue
+            if state.get(d) == 1:
+                state[d] = 2
+                out.append(d)
+                stack.pop()
+                continue
+            state[d] = 1
+            for p in sorted(d.deps, key=position.__getitem__, reverse=True):
+                if state.get(p) == 1:
+                    raise RuntimeError("the kernels of this graph depend on each other in a circle")
+                if p not in state:
+                    stack.append(p)
+    return out
+
+
+def _merge(drafts: list[Draft], owner: dict[UOp, Draft], fusion: Fusion, rep: dict[UOp, UOp]) -> list[Draft]:
+    """Kernels over one iteration space that read each other's results, or the same inputs, become one with several outputs."""
+    where = dict(owner)
+    alive = dict.fromkeys(drafts)
+    masks = _reach(drafts)
+    number = {d: 1 << i for i, d in enumerate(drafts)}
+    bits = {d: number[d] for d in drafts}
+
+    def path(a: Draft, b: Draft) -> bool:
+        """Whether b needs a through some third kernel."""
+        return any(masks[m] & bits[a] for m in alive if m is not a and m is not b and masks[b] & bits[m])
+
+    def join(a: Draft, b: Draft, direct: bool) -> None:
+        if direct:
+            known = {t: v for t, v in a.stores[0] if rep_views.get(t) in ("temp", "full")}
+            b.stores[0] = [(t, v.substitute(known)) for t, v in b.stores[0]]
+        b.stores[0] = a.stores[0] + b.stores[0]
+        b.members = a.members + b.members
+        b.deps = (a.deps | b.deps) - {a, b}
+        b.reads |= a.reads
+        b.has_reduce |= a.has_reduce
+        b.has_contraction |= a.has_contraction
+        b.reduce_key = b.reduce_key or a.reduce_key
+        bits[b] |= bits[a]
+        both = (masks[a] | masks[b]) & ~bits[b]
+        masks[b] = both
+        for m in a.members:
+            where[m] = b
+        del alive[a]
+        for d in alive:
+            if a in d.deps:
+                d.deps.remove(a)
+                d.deps.add(b)
+            if d is not b and masks[d] & bits[b]:
+                masks[d] |= both | bits[b]
+
+    rep_views: dict[UOp, str] = {}
+    for u, d in owner.items():
+        rep_views[d.stores[0][0][0]] = "full" if u.op is Ops.STORE else "temp"
+
+    changed = True
+    while changed:
+        changed = False
+        for b in list(alive):
+            if b not in alive or b.copy:
+                continue
+            for n in list(b.reads):
+                producer = _producer(n, where)
+                if producer is None or producer is b or producer not in alive or producer.copy:
+                    continue
+                if not _same_space(producer, b) or producer.has_contraction and b.has_reduce or producer.has_reduce and b.has_contraction:
+                    continue
+                if producer.has_reduce and b.has_reduce and producer.reduce_key != b.reduce_key:
+                    continue
+                if not _read_in_place(n, b, fusion) or path(producer, b):
+                    continue
+                join(producer, b, True)
+                changed = True
+        groups: dict[Any, list[Draft]] = {}
+        for d in alive:
+            if not d.copy and not d.has_contraction and (not d.has_reduce or d.reduce_key is not None):
+                groups.setdefault((d.shape, d.device, d.has_reduce, d.reduce_key), []).append(d)
+        for group in groups.values():
+            for i, a in enumerate(group):
+                for b in group[i + 1 :]:
+                    if a in alive and b in alive and not masks[a] & bits[b] and not masks[b] & bits[a] and _shares(a, b):
+                        join(a, b, False)
+                        changed = True
+    return list(alive)
+
+
+def _producer(n: UOp, where: dict[UOp, Draft]) -> Draft | None:
+    if n in where:
+        return where[n]
+    if n.op is Ops.AFTER and len(n.src) == 2 and n.src[1].op is Ops.STORE and n.src[1].src[0] is n.src[0]:
+        return where.get(n.src[1])
+    return None
+
+
+def _same_space(a: Draft, b: Draft) -> bool:
+    return a.shape == b.shape and a.device == b.device and len(a.stores) == len(b.stores) == 1
+
+
+def _read_in_place(n: UOp, b: Draft, fusion: Fusion) -> bool:
+    """Whether every kernel of `b` that reads `n` reads element i of it in turn i only."""
+    uses = fusion.uses.get(n, {})
+    return all(w.signature == fusion.signature[m] and not w.turns for m in b.members for w in uses.get(m, ()))
+
+
+def _shares(a: Draft, b: Draft) -> bool:
+    """Whether two kernels read something worth reading once."""
+    return any(not (n.op is Ops.PARAM and n.is_variable) and nbytes(n) * 4 >= math.prod(concrete(d) for d in a.shape) for n in a.reads & b.reads)
+
+
+def _bundle(drafts: list[Draft]) -> list[Draft]:
+    """Independent elementwise kernels share one launch, as loop nests of one kernel; each waits for the latest of them."""
+    order = _topological(drafts)
+    users: dict[Draft, set[Draft]] = {d: set() for d in order}
+    for d in order:
+        for p in d.deps:
+            users[p].add(d)
+    position = {d: i for i, d in enumerate(order)}
+    open_bundles: list[Draft] = []
+    gone: dict[Draft, Draft] = {}
+    for d in reversed(order):
+        if d.has_reduce or d.copy:
+            continue
+        latest = min([position[u] for u in users[d]], default=len(order))
+        for host in open_bundles:
+            if host.device == d.device and position[host] < latest and len(host.stores) + len(d.stores) <= NESTS_PER_KERNEL:
+                host.stores = d.stores + host.stores
+                host.members = d.members + host.members
+                host.deps = host.deps | d.deps
+                for p in d.deps:
+                    users[p].add(host)
+                gone[d] = host
+                break
+        else:
+            open_bundles.append(d)
+    if not gone:
+        return order
+    kept = [d for d in order if d not in gone]
+    for d in kept:
+        d.deps = {gone.get(p, p) for p in d.deps} - {d}
+    return _topological(kept)
+
+
+def _finish(drafts: list[Draft], sink: UOp, rep: dict[UOp, UOp], params: int, temps: list[Temp]) -> Schedule:
+    results = tuple([rep[s] if s.op is not Ops.STORE else rep[s.src[0]] for s in sink.src])
+    kept = {n.arg.slot for r in results for n in r.toposort() if n.op is Ops.PARAM}
+    temps = [Temp(t.size, t.dtype, t.device, params + i in kept) for i, t in enumerate(temps)]
+    raw: list[tuple[UOp | None, tuple[int, ...], int, str, str | None]] = []
+    predicted = 0
+    for d in drafts:
+        if d.copy:
+            target, value = d.stores[0][0]
+            raw.append((None, (target.base.arg.slot, value.base.arg.slot), 1, d.device, d.root.origin))
+            continue
+        kernel, args, outputs, size = _body(d)
+        predicted += size
+        raw.append((kernel, args, outputs, d.device, d.root.origin))
+    last: dict[int, int] = {}
+    for i, (_, args, *_rest) in enumerate(raw):
+        for a in args:
+            last[a] = i
+    frees: dict[int, list[int]] = {}
+    for slot, i in last.items():
+        if slot >= params and slot not in kept:
+            frees.setdefault(i, []).append(slot)
+    items = tuple([Item(k, a, n, dev, origin, tuple(frees.get(i, ()))) for i, (k, a, n, dev, origin) in enumerate(raw)])
+    return Schedule(items, params, tuple(temps), results, predicted)
+
+
+def _body(d: Draft) -> tuple[UOp, tuple[int, ...], int, int]:
+    """(the kernel's body with parameters numbered from 0, the global numbers, how many are written, bytes touched)."""
+    nests = [UOp.group(*[UOp(Ops.STORE, (t, v)) for t, v in stores]) for stores in d.stores]
+    sink = UOp.sink(*nests)
+    written = dict.fromkeys(t.base for stores in d.stores for t, _ in stores)
+    used = dict(written)
+    for n in sink.toposort():
+        if n.op is Ops.PARAM and not n.is_variable:
+            used[n] = None
+    local = {p: UOp(Ops.PARAM, (), p.arg._replace(slot=i, device=None), p.dtype) for i, p in enumerate(used)}
+    body = sink.substitute(local)
+    size = sum(nbytes(t) for stores in d.stores for t, _ in stores) + sum(_read_bytes(n, sink) for n in used if n in _read(sink))
+    return body.replace(arg=KernelInfo(name=_name(d))), tuple([p.arg.slot for p in used]), len(written), size
+
+
+def _read(sink: UOp) -> dict[UOp, None]:
+    """Storage that values of the kernel read."""
+    out: dict[UOp, None] = {}
+    for nest in sink.src:
+        for s in nest.src if nest.op is Ops.GROUP else (nest,):
+            for n in s.src[1].toposort():
+                if n.op is Ops.PARAM and not n.is_variable:
+                    out[n] = None
+    return out
+
+
+def _read_bytes(p: UOp, sink: UOp) -> int:
+    """Bytes of `p` that the kernel can touch: its largest view's elements, at most all of it."""
+    largest = 0
+    for n in sink.toposort():
+        if n.op is Ops.SHRINK and n.base is p:
+            largest = max(largest, numel(n))
+        elif p in n.src and n.op is not Ops.RESHAPE:
+            largest = max(largest, numel(p))
+        elif n.base is p and n.op not in OpGroup.MOVEMENT and not is_leaf(n):
+            largest = max(largest, numel(p))
+    return min(largest or numel(p), numel(p)) * p.dtype.itemsize
+
+
+def _name(d: Draft) -> str:
+    kind = "c" if d.has_contraction else "r" if d.has_reduce else "e"
+    dims = "x".join(str(concrete(x)) for x in d.shape if concrete(x) != 1) or "1"
+    return f"{kind}_{dims}" + (f"_n{len(d.stores)}" if len(d.stores) > 1 else "")
+
+
+__all__ = ["Item", "Schedule", "Temp", "build", "is_flat_view"]

@@ -1,0 +1,64 @@
+"""From the user's graph to the key of its schedule: storage becomes numbered parameters, bound variables lose their values.
+
+Graphs of one structure over different buffers normalise to the same node, which is what the schedule cache looks up.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from aril.ops import Ops
+from aril.uop import UOp
+
+
+class Normalized(NamedTuple):
+    """`graph`: the SINK over parameters; `buffers[i]`: the BUFFER node behind parameter i; `values`: bound variables;
+    `effects`: the user's AFTER nodes that running the graph fulfils, the earliest first."""
+
+    graph: UOp
+    buffers: list[UOp]
+    values: dict[str, int]
+    effects: list[UOp]
+
+
+def normalize(roots: list[UOp], devices: tuple[str, ...] | None = None) -> Normalized:
+    """`devices[i]` is where root i goes if nothing in it has a device; it becomes the argument of the SINK.
+
+    Errors: ValueError where one variable is bound to two values in the same graph.
+    """
+    sink = UOp.sink(*roots, arg=devices)
+    effects: list[UOp] = []
+    done: dict[UOp, UOp] = {}
+    buffers: list[UOp] = []
+    values: dict[str, int] = {}
+    stack: list[tuple[UOp, bool]] = [(sink, False)]
+    while stack:
+        u, visited = stack.pop()
+        if u in done:
+            continue
+        if visited:
+            done[u] = u.with_src(tuple([done[s] for s in u.src]))
+            if u.op is Ops.AFTER:
+                effects.append(u)
+        elif u.op is Ops.BUFFER:
+            done[u] = UOp(Ops.PARAM, (), u.arg._replace(slot=len(buffers)), u.dtype)
+            buffers.append(u)
+        elif u.storage is not None:  # a value that has been realized: the view of its buffer stands for it
+            view = u.storage
+            if view in done:
+                done[u] = done[view]
+            else:
+                stack.append((u, False))
+                stack.append((view, False))
+        elif u.op is Ops.BIND:
+            variable, value = u.unbind()
+            name = variable.arg.name
+            if values.setdefault(name, value) != value:
+                raise ValueError(f"variable {name!r} is bound to {values[name]} and to {value} in one computation; bind it once")
+            done[u] = variable
+        elif not u.src:
+            done[u] = u
+        else:
+            stack.append((u, True))
+            stack.extend([(s, False) for s in reversed(u.src)])
+    return Normalized(done[sink], buffers, values, effects)
