@@ -143,7 +143,7 @@ def derive_shape(u: UOp) -> Shape:
     if op is Ops.REDUCE:
         shape = u.src[0].shape
         if isinstance(u.arg, tuple) and len(u.arg) == 2 and isinstance(u.arg[1], tuple):
-            return tuple([1 if i in u.arg[1] else d for i, d in enumerate(shape)]) if len(u.src) == 1 else ()
+            return tuple([1 if i in u.arg[1] else d for i, d in enumerate(shape)]) if len(u.src) == 1 else shape
         return shape
     if op is Ops.STACK:
         return (len(u.src), *u.src[0].shape)

@@ -1,0 +1,131 @@
+"""Code generation: a kernel goes in, a program of one target comes out. The passes stand in `passes`, in order.
+
+`compile_kernel` runs them; each pass is a function from kernel form to kernel form and works alone.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from aril.codegen.accumulate import accumulate, separate
+from aril.codegen.expand import expand
+from aril.codegen.heuristics import optimise
+from aril.codegen.launch import launch
+from aril.codegen.steps import Step, StepError
+from aril.config import DEBUG, SPEC
+from aril.ops import Ops
+from aril.renderer.base import Renderer
+from aril.uop.args import Estimates, KernelInfo
+from aril.uop.node import UOp
+
+__all__ = ["Program", "Step", "StepError", "compile_kernel", "lower_kernel"]
+
+Pass = Callable[[UOp, Renderer], UOp]
+
+
+def passes() -> tuple[tuple[str, Pass], ...]:
+    """The passes in order, with the names they have in traces.
+
+    Loops are told apart before steps name them, and again after, as peeling copies nests. Copies and lanes come before
+    accumulators, which are one for each copy. Decompositions come after both (they see vectors), types after everything that
+    makes index arithmetic, multiply-add after types (a cast between the two would hide it).
+    """
+    from aril.codegen.decompose import decompose
+    from aril.codegen.typing import assign_types, fuse_mulacc
+
+    return (
+        ("separate loops", lambda sink, renderer: separate(sink)),
+        ("optimise", optimise),
+        ("separate copies", lambda sink, renderer: separate(sink)),
+        ("launch index", lambda sink, renderer: launch(sink)),
+        ("expand", lambda sink, renderer: expand(sink)),
+        ("accumulate", lambda sink, renderer: accumulate(sink)),
+        ("decompose", decompose),
+        ("types", lambda sink, renderer: assign_types(sink)),
+        ("multiply-add", fuse_mulacc),
+    )
+
+
+@dataclass(frozen=True)
+class Program:
+    """A kernel for one target. `chunks` is the launch count: an int, or an expression in the kernel's variables.
+
+    `linear` is the program form, `applied` the optimisation steps taken, `scratch_bytes` what each worker needs.
+    """
+
+    name: str
+    source: str
+    scratch_bytes: int
+    chunks: Any
+    estimates: Estimates
+    applied: tuple[Any, ...]
+    linear: UOp = field(repr=False)
+    nbufs: int = 0
+    variables: tuple[UOp, ...] = ()
+
+
+def lower_kernel(sink: UOp, renderer: Renderer) -> UOp:
+    """The kernel after all passes, still a graph (see `passes`)."""
+    for name, run in passes():
+        out = run(sink, renderer)
+        if SPEC.value >= 2:
+            _verify(out, name)
+        if DEBUG.value >= 5:
+            from aril.uop.render import to_source
+
+            print(f"--- {name}\n{to_source(out)}", file=sys.stderr)
+        sink = out
+    return sink
+
+
+def compile_kernel(sink: UOp, renderer: Renderer) -> Program:
+    """Optimise, lower and render the kernel-form SINK `sink` for a target.
+
+    Errors: StepError where `opts_to_apply` do not fit the kernel; RenderError where the target cannot do something.
+    """
+    from aril.codegen.estimate import estimate
+    from aril.codegen.linearize import linearize
+    from aril.uop.verify import check
+
+    if SPEC.value:
+        check(sink, "kernel")
+    info = sink.arg if isinstance(sink.arg, KernelInfo) else KernelInfo()
+    name = info.name or f"kernel_{sink.digest.hex()[:12]}"
+    nbufs = 1 + max([u.arg.slot for u in sink.toposort() if u.op is Ops.PARAM and not u.is_variable], default=-1)
+    estimates = info.estimates or estimate(sink)
+    low = lower_kernel(sink, renderer)
+    linear = linearize(low)
+    if SPEC.value:
+        check(linear, "program")
+    source = renderer.render(name, linear.src, nbufs)
+    applied = low.arg.applied if isinstance(low.arg, KernelInfo) else ()
+    if DEBUG.value >= 6:
+        print(*linear.src, sep="\n", file=sys.stderr)
+    if DEBUG.value >= 4:
+        print(source, file=sys.stderr)
+    variables = {u for u in linear.src if u.is_variable}
+    return Program(
+        name, source, renderer.scratch_bytes(linear.src), chunk_count(linear), estimates, applied, linear, nbufs,
+        tuple(sorted(variables, key=lambda u: str(u.arg.name))),
+    )  # fmt: skip
+
+
+def chunk_count(linear: UOp) -> Any:
+    """The launch count of a program: the bound of its launch index, 1 where it has none."""
+    for u in linear.src:
+        if u.op is Ops.SPECIAL:
+            return int(u.src[0].arg) if u.src[0].op is Ops.CONST else u.src[0]
+    return 1
+
+
+def _verify(sink: UOp, name: str) -> None:
+    from aril.uop.verify import check
+
+    try:
+        check(sink, "kernel")
+    except Exception as error:
+        error.add_note(f"after the pass {name!r} of code generation")
+        raise

@@ -1,0 +1,179 @@
+"""Reductions become loops over accumulators; loops shared by mistake become loops of their own.
+
+`separate` takes and leaves kernel form before the optimisation steps. `accumulate` takes the expanded kernel and leaves it
+without REDUCE: accumulators are REG buffers, stored before their loop, updated inside it and loaded after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from aril.dtype import DType, PyScalar, dtypes
+from aril.ops import Ops
+from aril.codegen.expand import broadcast, combine, lanes_of
+from aril.uop.args import AddrSpace, RangeArg
+from aril.uop.node import UOp
+
+
+def identity(op: Ops, dtype: DType) -> PyScalar:
+    """The value that changes nothing when combined by `op`. Errors: ValueError for an operation that has none."""
+    if op in (Ops.ADD, Ops.OR, Ops.XOR):
+        return False if dtype.kind == "b" else 0
+    if op is Ops.MUL:
+        return 1
+    if op is Ops.MAX:
+        return dtype.min
+    if op is Ops.AND:
+        return True if dtype.kind == "b" else (-1 if dtype.kind == "i" else int(dtype.max))
+    raise ValueError(f"{op} is no reduction: expected ADD, MUL, MAX, AND, OR or XOR")
+
+
+def accumulate(sink: UOp) -> UOp:
+    """REDUCE nodes as accumulators. Those over the same loops are updated in one loop.
+
+    before: REDUCE(x, k)
+    after:  LOAD(AFTER(acc, END(STORE(acc, op(LOAD(acc), x)), k)))   with acc = 0 stored ahead of the loop
+    """
+    order = [u for u in sink.toposort() if u.op is Ops.REDUCE]
+    if not order:
+        return sink
+    groups: dict[tuple[UOp, ...], list[UOp]] = {}
+    for u in order:
+        groups.setdefault(_loops(u), []).append(u)
+    slot = 1 + max([u.arg.slot for u in sink.toposort() if u.op is Ops.BUFFER], default=-1)
+    slots = {u: slot + i for i, u in enumerate(order)}
+    done: dict[UOp, UOp] = {}
+    finished: dict[UOp, UOp] = {}
+    # a group is built when its last member's operands are ready: members do not depend on one another (see `separate`)
+    for root in [*[g[0] for g in groups.values()], sink]:
+        _build(root, groups, slots, done, finished)
+    return done[sink]
+
+
+def _loops(u: UOp) -> tuple[UOp, ...]:
+    return tuple(sorted([r for r in u.src if r.op is Ops.RANGE], key=lambda r: (r.arg.kind, r.arg.id)))
+
+
+def _build(
+    root: UOp,
+    groups: dict[tuple[UOp, ...], list[UOp]],
+    slots: dict[UOp, int],
+    done: dict[UOp, UOp],
+    finished: dict[UOp, UOp],
+) -> None:
+    stack = [root]
+    while stack:
+        u = stack[-1]
+        if u in done:
+            stack.pop()
+            continue
+        needs = u.src if u.op is not Ops.REDUCE else [s for m in groups[_loops(u)] for s in m.src]
+        todo = [s for s in needs if s not in done]
+        if todo:
+            stack.extend(reversed(todo))
+            continue
+        stack.pop()
+        if u.op is Ops.REDUCE:
+            _build_group(groups[_loops(u)], slots, done)
+        else:
+            done[u] = u.with_src(tuple([done[s] for s in u.src]))
+
+
+def _build_group(members: list[UOp], slots: dict[UOp, int], done: dict[UOp, UOp]) -> None:
+    loops = tuple([done[r] for r in _loops(members[0])])
+    updates: list[UOp] = []
+    accumulators: list[UOp] = []
+    outer = sorted(frozenset().union(*[m.ranges for m in members]), key=lambda r: (r.arg.kind, r.arg.id))
+    for m in members:
+        op = m.arg[0]
+        operands = [done[x] for x in m.src if x.op is not Ops.RANGE]
+        lanes = max(lanes_of(x) for x in operands)
+        acc = UOp.buffer(slots[m], m.dtype, lanes, AddrSpace.REG)
+        accumulators.append(acc)
+        start = broadcast(UOp.const(m.dtype, identity(op, m.dtype)), lanes)
+        first = register(acc.after(*[done[r] for r in outer])).store(start)
+        inside = register(acc.after(first, *loops))
+        total = inside.load()
+        for x in operands:
+            total = combine(op, total, x)
+        updates.append(inside.store(total))
+    end = UOp.group(*updates).end(*loops)
+    for m, acc in zip(members, accumulators, strict=True):
+        done[m] = register(acc.after(end)).load()
+
+
+def register(acc: UOp) -> UOp:
+    """The address of a whole REG buffer (possibly behind AFTER): an element, or all lanes."""
+    lanes = int(acc.shape[0])
+    zero = UOp.const(dtypes.weakint, 0)
+    return acc.index(zero) if lanes == 1 else UOp(Ops.SHRINK, (acc, zero), (None, lanes))
+
+
+def substitute_live(root: UOp, mapping: dict[UOp, UOp]) -> UOp:
+    """`root` with loops replaced where they are live: parts that have closed a loop of the same node keep it."""
+    keys = frozenset(mapping)
+    done: dict[UOp, UOp] = dict(mapping)
+    for u in root.toposort(lambda n: n not in mapping and not keys.isdisjoint(_entered(n))):
+        if u not in done:
+            done[u] = u.with_src(tuple([done[s] for s in u.src])) if not keys.isdisjoint(_entered(u)) else u
+    return done[root]
+
+
+def _entered(u: UOp) -> frozenset[UOp]:
+    return u.ranges
+
+
+def fresh_id(sink: UOp) -> int:
+    """A first component that no loop's id has."""
+    return 1 + max([u.arg.id[0] for u in sink.toposort() if u.op is Ops.RANGE], default=-1)
+
+
+def renumber(loops: Iterable[UOp], start: int) -> dict[UOp, UOp]:
+    """Each loop with a new id, counted from `start`."""
+    return {r: r.replace(arg=RangeArg((start + i,), r.arg.kind)) for i, r in enumerate(loops)}
+
+
+def separate(sink: UOp) -> UOp:
+    """Loops of their own for every nest, and for REDUCE nodes over the same RANGE that cannot share one loop.
+
+    REDUCEs share a loop when they have the same loops, lie in the same outer loops and none depends on another.
+    """
+    groups: list[tuple[frozenset[UOp], frozenset[UOp], int]] = []  # own loops, outer loops, members (bits)
+    taken: set[UOp] = set()
+    below: dict[UOp, int] = {}  # REDUCEs a node depends on, as bits
+    done: dict[UOp, UOp] = {}
+    renamed: dict[int, dict[UOp, UOp]] = {}
+    next_id, count = fresh_id(sink), 0
+    for u in sink.toposort():
+        bits = 0
+        for s in u.src:
+            bits |= below[s]
+        src = tuple([done[s] for s in u.src])
+        own = frozenset(s for s in u.src[1:] if s.op is Ops.RANGE) if u.op in (Ops.REDUCE, Ops.END) else frozenset()
+        if own:
+            index = -1
+            if u.op is Ops.REDUCE:
+                outer = u.ranges
+                for i, (loops, around, members) in enumerate(groups):
+                    if loops == own and around == outer and not members & bits:
+                        index = i
+                        break
+            if index < 0:
+                index = len(groups)
+                groups.append((own, u.ranges, 0))
+                clash = [s for s in u.src[1:] if s in own and s in taken]
+                if clash:
+                    renamed[index] = renumber(clash, next_id)
+                    next_id += len(clash)
+                taken |= own
+            loops, around, members = groups[index]
+            if u.op is Ops.REDUCE:
+                groups[index] = (loops, around, members | 1 << count)
+                bits |= 1 << count
+                count += 1
+            names = renamed.get(index)
+            if names:
+                src = (substitute_live(src[0], names), *[names.get(s, s) for s in src[1:]])
+        below[u] = bits
+        done[u] = u.with_src(src)
+    return done[sink]

@@ -1,0 +1,137 @@
+"""What the heuristics ask of a kernel: its nests, the loops of each, and how every memory access moves with every loop."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from aril.codegen.affine import Linear, linear, split_gate
+from aril.ops import OpGroup, Ops
+from aril.uop.node import UOp
+
+# Relative cost of an elementwise node on one element, in additions: polynomials are that long.
+_SLOW = {
+    Ops.EXP2: 12,
+    Ops.LOG2: 16,
+    Ops.SIN: 30,
+    Ops.POW: 40,
+    Ops.SQRT: 6,
+    Ops.FDIV: 5,
+    Ops.RECIPROCAL: 5,
+    Ops.THREEFRY: 80,
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Access:
+    """One load or store: `address` is the INDEX node, `loops` those it runs in."""
+
+    node: UOp
+    address: UOp
+    form: Linear
+    gated: bool
+
+    @property
+    def is_store(self) -> bool:
+        return self.node.op is Ops.STORE
+
+    @property
+    def loops(self) -> frozenset[UOp]:
+        return self.node.ranges
+
+    @property
+    def storage(self) -> UOp:
+        return self.address.src[0].base
+
+    @property
+    def itemsize(self) -> int:
+        return self.storage.dtype.itemsize
+
+    def stride(self, loop: UOp) -> int | None:
+        """Elements one turn of `loop` moves the address by; None where that is not one number."""
+        return self.form.coefficient(loop)
+
+
+@dataclass(eq=False)
+class Nest:
+    """One effect of the kernel with its loops, reductions and accesses."""
+
+    effect: UOp
+    loops: tuple[UOp, ...]
+    reduces: list[UOp]
+    accesses: list[Access]
+    nodes: list[UOp] = field(repr=False, default_factory=list)
+
+    def length(self, loop: UOp) -> int:
+        """The number of turns, or the most there can be."""
+        return length(loop)
+
+    def turns(self, loops: frozenset[UOp]) -> int:
+        out = 1
+        for r in loops:
+            out *= length(r)
+        return out
+
+    @cached_property
+    def groups(self) -> list[tuple[UOp, ...]]:
+        """The loops of reductions: one tuple for all that share them."""
+        return list(dict.fromkeys(reduce_loops_of(u) for u in self.reduces))
+
+    @cached_property
+    def work(self) -> float:
+        """Elementwise operations on values (not on indices), in additions, over all turns."""
+        total = 0.0
+        for u in self.nodes:
+            if u.op in OpGroup.ELEMENTWISE and not u.dtype.weak:
+                total += _SLOW.get(u.op, 1) * self.turns(u.ranges)
+            elif u.op is Ops.REDUCE:
+                total += self.turns(u.ranges | set(reduce_loops_of(u)))
+        return total
+
+    @cached_property
+    def itemsize(self) -> int:
+        """Bytes of the widest value."""
+        sizes = [a.itemsize for a in self.accesses]
+        sizes += [
+            u.dtype.itemsize for u in self.nodes if u.op in OpGroup.ELEMENTWISE | {Ops.REDUCE} and not u.dtype.weak
+        ]
+        return max(sizes, default=4)
+
+    @cached_property
+    def repeatable(self) -> bool:
+        """Whether doing an element twice changes nothing: what is written is not read, and nothing is added to memory."""
+        read = {a.storage for a in self.accesses if not a.is_store}
+        written = {a.storage for a in self.accesses if a.is_store}
+        return not read & written and not any(u.op in (Ops.ATOMIC, Ops.CUSTOM) for u in self.nodes)
+
+
+def length(loop: UOp) -> int:
+    """The number of turns of a loop, or the most there can be."""
+    end = loop.src[0]
+    return int(end.arg) if end.op is Ops.CONST else max(1, int(end.vmax))
+
+
+def is_constant(loop: UOp) -> bool:
+    """Whether the number of turns is known."""
+    return loop.src[0].op is Ops.CONST
+
+
+def reduce_loops_of(u: UOp) -> tuple[UOp, ...]:
+    """The loops a REDUCE closes."""
+    return tuple([s for s in u.src[1:] if s.op is Ops.RANGE])
+
+
+def nests_of(sink: UOp) -> list[Nest]:
+    """The kernel's nests, in order."""
+    memo: dict[UOp, Linear] = {}
+    out = []
+    for effect in sink.src:
+        loops = tuple([s for s in effect.src[1:] if s.op is Ops.RANGE]) if effect.op is Ops.END else ()
+        nodes = list(effect.toposort())
+        accesses = []
+        for u in nodes:
+            if u.op in (Ops.LOAD, Ops.STORE) and u.src[0].op is Ops.INDEX and len(u.src[0].src) == 2:
+                inner, gate = split_gate(u.src[0].src[1])
+                accesses.append(Access(u, u.src[0], linear(inner, memo), gate is not None))
+        out.append(Nest(effect, loops, [u for u in nodes if u.op is Ops.REDUCE], accesses, nodes))
+    return out

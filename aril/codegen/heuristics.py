@@ -1,0 +1,328 @@
+"""The default choice of optimisation steps, by a stated cost. Comes in: a kernel and a target; goes out: the kernel after the steps.
+
+Results never depend on how many threads run: chunks are parts of the outputs, and each output is computed in one fixed order.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+from aril.codegen.analysis import Access, Nest, is_constant, length, nests_of
+from aril.codegen.contraction import plan_contraction
+from aril.codegen.plan import Plan
+from aril.codegen.steps import Chunk, Id, Merge, Split, Unroll, Upcast, Vectorize, can_merge, closers, index_roots
+from aril.config import DEBUG, NOOPT
+from aril.ops import OpGroup, Ops
+from aril.renderer.base import Renderer
+from aril.uop.args import AxisType, KernelInfo
+from aril.uop.node import UOp
+
+# Costs in nanoseconds of one core: an element moved by vectors, one moved alone, an addition in a vector of 8.
+_CONTIGUOUS, _ALONE, _OPERATION = 0.15, 1.0, 0.05
+CHUNK_NS = 30_000  # less work than this is not worth sending to another thread
+CHUNKS = 64  # more chunks than this do not balance better on the machines we know
+
+
+def optimise(sink: UOp, renderer: Renderer) -> UOp:
+    """The kernel after the steps it asks for (`opts_to_apply`), or after those chosen for the target.
+
+    `NOOPT=1` chooses none. Errors: StepError where asked-for steps do not fit.
+    """
+    info = sink.arg if isinstance(sink.arg, KernelInfo) else KernelInfo()
+    plan = Plan(sink, renderer)
+    if info.opts_to_apply is not None:
+        for step in info.opts_to_apply:
+            plan.do(step)
+    elif not NOOPT.value:
+        choose(plan)
+    if DEBUG.value >= 3:
+        print(f"{info.name}: {plan}", file=sys.stderr)
+    return plan.finish(info)
+
+
+def choose(plan: Plan) -> None:
+    """Fill `plan` with the default steps."""
+    merge_loops(plan)
+    count = len(plan.sink.src)
+    for i in reversed(range(count)):  # from the last: a peeled nest moves those after it
+        nest = plan.nest(i)
+        if _is_plain(nest) and not (count == 1 and plan_contraction(plan, nest)):
+            _plan_generic(plan, i, alone=count == 1)
+
+
+def _is_plain(nest: Nest) -> bool:
+    """Whether the steps know all of the nest: loops of one kind, no hand-written control or storage."""
+    odd = (Ops.CUSTOM, Ops.CUSTOMI, Ops.ATOMIC, Ops.IF, Ops.BARRIER, Ops.AFTER, Ops.BUFFER, Ops.SHUFFLE, Ops.WMMA)
+    if any(u.op in odd or (u.op is Ops.END and u is not nest.effect) for u in nest.nodes):
+        return False
+    if nest.effect.op is Ops.END and any(s.op is not Ops.RANGE for s in nest.effect.src[1:]):
+        return False
+    return all(r.arg.kind in (AxisType.LOOP, AxisType.REDUCE) for r in nest.nodes if r.op is Ops.RANGE)
+
+
+def merge_loops(plan: Plan) -> None:
+    """Loops that always move together become one: `x[i*n + j]` is `x[r]`."""
+    changed = True
+    while changed:
+        changed = False
+        closed, roots = closers(plan.sink), index_roots(plan.sink)
+        loops = sorted(closed, key=lambda r: r.arg.id)
+        for a in loops:
+            for b in loops:
+                if a is not b and a.arg.kind is b.arg.kind and can_merge(a, b, closed, roots):
+                    plan.do(Merge(a.arg.id, b.arg.id), "they move together")
+                    changed = True
+                    break
+            if changed:
+                break
+
+
+def access_cost(access: Access, lanes: UOp | None, width: int, turns: Callable[[frozenset[UOp]], int]) -> float:
+    """Nanoseconds of an access over all turns when the loop `lanes` becomes lanes."""
+    count = turns(access.loops)
+    if lanes is None or lanes not in access.loops:
+        return count * _ALONE * (0.5 if lanes is None else 0.3)
+    stride = access.stride(lanes)
+    n = length(lanes)
+    used = min(width, 1 << (n.bit_length() - 1))
+    if stride == 1:
+        return count * _CONTIGUOUS * (width / used) ** 0.5
+    if stride == 0:
+        return count * 0.2 / used
+    return count * _ALONE * (1.5 if access.is_store else 1.0)
+
+
+def _plan_generic(plan: Plan, index: int, alone: bool) -> None:
+    nest = plan.nest(index)
+    width = max(2, plan.renderer.vector_bytes // nest.itemsize)
+    lane, inner = _choose_lanes(nest, width)
+    if alone:
+        _chunk(plan, nest, lane)
+    nest = plan.nest(index)
+    if lane is not None:
+        lane = plan.find(nest.loops, lane.arg.id)
+        _vectorise_output(plan, index, lane, width)
+    for loop in inner:
+        vectorise_reduction(plan, loop.arg.id, width)
+
+
+def _choose_lanes(nest: Nest, width: int) -> tuple[UOp | None, list[UOp]]:
+    """(output loop to become lanes, loops of reductions to become lanes) of the least cost."""
+    best: tuple[float, UOp | None, list[UOp]] | None = None
+    for lane in (*sorted(nest.loops, key=lambda r: r.arg.id, reverse=True), None):
+        if lane is not None and length(lane) < 3:
+            continue
+        inner: list[UOp] = []
+        cost = 0.0
+        for group in nest.groups:
+            members = [u for u in nest.reduces if group == _own(u)]
+            if lane is not None and any(lane in u.ranges for u in members):
+                continue
+            choice = _choose_reduction_lane(nest, group, members, width)
+            if choice is not None:
+                inner.append(choice)
+        for a in nest.accesses:
+            mine = next((r for r in (*inner, *((lane,) if lane is not None else ())) if r in a.loops), None)
+            cost += access_cost(a, mine, width, nest.turns)
+        for u in nest.nodes:
+            if u.op in OpGroup.ELEMENTWISE and not u.dtype.weak:
+                mine = next((r for r in (*inner, *((lane,) if lane is not None else ())) if r in u.ranges), None)
+                cost += nest.turns(u.ranges) * (_OPERATION if mine is not None else _OPERATION * 6)
+        if best is None or cost < best[0]:
+            best = (cost, lane, inner)
+    assert best is not None
+    return best[1], best[2]
+
+
+def _own(u: UOp) -> tuple[UOp, ...]:
+    return tuple([s for s in u.src[1:] if s.op is Ops.RANGE])
+
+
+def _choose_reduction_lane(nest: Nest, group: tuple[UOp, ...], members: list[UOp], width: int) -> UOp | None:
+    def cost(loop: UOp | None) -> float:
+        return sum(access_cost(a, loop, width, nest.turns) for a in nest.accesses if any(r in a.loops for r in group))
+
+    if any(u.op is Ops.REDUCE and u in members for m in members for u in m.src[0].toposort()):
+        return None
+    inside = {u for m in members for u in m.src[0].toposort() if u.op is Ops.REDUCE}
+    options = [r for r in group if length(r) >= 4 and not any(r in u.ranges for u in inside)]
+    best = min(options, key=cost, default=None)
+    return best if best is not None and cost(best) <= cost(None) * 1.05 else None
+
+
+def _vectorise_output(plan: Plan, index: int, lane: UOp, width: int) -> None:
+    nest = plan.nest(index)
+    n, id = length(lane), lane.arg.id
+    registers = plan.renderer.vector_registers
+    live = len([a for a in nest.accesses if lane in a.loops]) + len([u for u in nest.reduces if lane in u.ranges])
+    heavy = any(u.op in (Ops.EXP2, Ops.LOG2, Ops.SIN, Ops.POW, Ops.THREEFRY) for u in nest.nodes if lane in u.ranges)
+    copies = 1 if heavy else max(1, min(4, registers // 2 // max(1, live)))
+    copies = 1 << (copies.bit_length() - 1)
+    tiled = _transposed_loop(nest, lane)
+    if not is_constant(lane):
+        plan.do(Split(id, width, "peel"), "lanes; the rest one by one")
+        plan.do(Vectorize((*id, 1)), "contiguous")
+        return
+    lanes = min(width, 1 << (n.bit_length() - 1))
+    while copies > 1 and n < 2 * copies * lanes and n % (copies * lanes):
+        copies //= 2
+    if tiled is not None:
+        copies = 1
+    block = lanes * copies
+    tail = "overlap" if nest.repeatable else "peel"
+    if n > block:
+        plan.do(Split(id, block, tail if n % block else "exact"), "tiles of vectors")
+        id = (*id, 1)
+        rest = n % block
+        if rest and tail == "peel" and rest >= lanes and copies > 1:
+            plan.do(Split((*id[:-1], 2), lanes, "peel"), "vectors of the rest")
+            plan.do(Vectorize((*id[:-1], 2, 1)), "contiguous")
+    elif n != block:
+        plan.do(Split(id, block, tail), "tiles of vectors")
+        id = (*id, 1)
+    if copies > 1:
+        plan.do(Split(id, lanes), "independent vectors")
+        plan.do(Upcast((*id, 0)), "independent vectors")
+        id = (*id, 1)
+    plan.do(Vectorize(id), "contiguous for most accesses")
+    if tiled is not None:
+        loop = plan.find(plan.nest(index).loops, tiled.arg.id)
+        m = length(loop)
+        rows = min(8, 1 << (m.bit_length() - 1))
+        if m == rows:
+            plan.do(Upcast(loop.arg.id), "lines of the strided side are used whole")
+        elif m % rows == 0 or nest.repeatable:
+            plan.do(Split(loop.arg.id, rows, "exact" if m % rows == 0 else "overlap"), "tile of a transposing copy")
+            plan.do(Upcast((*loop.arg.id, 1)), "lines of the strided side are used whole")
+
+
+def _transposed_loop(nest: Nest, lane: UOp) -> UOp | None:
+    """The loop along which an access that is strided in the lanes is contiguous."""
+    if nest.reduces:
+        return None
+    for a in nest.accesses:
+        if lane in a.loops and a.stride(lane) not in (0, 1):
+            for r in nest.loops:
+                if r is not lane and a.stride(r) == 1 and is_constant(r) and length(r) >= 2:
+                    return r
+    return None
+
+
+def vectorise_reduction(plan: Plan, id: Id, width: int, copies: int = 4) -> None:
+    """A reduction loop as lanes of several accumulators; the rest by single vectors, then one by one."""
+    loop = plan.loop(id)
+    if not is_constant(loop):
+        plan.do(Split(id, width * 2, "peel"), "lanes of a reduction")
+        plan.do(Split((*id, 1), width), "independent accumulators")
+        plan.do(Upcast((*id, 1, 0)), "independent accumulators")
+        plan.do(Vectorize((*id, 1, 1)), "lanes of a reduction")
+        return
+    n = length(loop)
+    lanes = min(width, 1 << (n.bit_length() - 1))
+    while copies > 1 and n < copies * lanes:
+        copies //= 2
+    block = copies * lanes
+    if n != block:
+        plan.do(Split(id, block, "exact" if n % block == 0 else "peel"), "lanes of a reduction")
+        main, rest = (*id, 1), (n % block)
+    else:
+        main, rest = id, 0
+    if copies > 1:
+        plan.do(Split(main, lanes), "independent accumulators")
+        plan.do(Upcast((*main, 0)), "independent accumulators")
+        plan.do(Vectorize((*main, 1)), "lanes of a reduction")
+    else:
+        plan.do(Vectorize(main), "lanes of a reduction")
+    if rest:
+        _vectorise_rest(plan, (*id, 2), rest, lanes)
+
+
+def _vectorise_rest(plan: Plan, id: Id, rest: int, lanes: int) -> None:
+    if rest >= lanes and copies_worth(rest, lanes):
+        if rest == lanes:
+            plan.do(Vectorize(id), "rest of a reduction")
+            return
+        plan.do(Split(id, lanes, "exact" if rest % lanes == 0 else "peel"), "rest of a reduction")
+        plan.do(Vectorize((*id, 1)), "rest of a reduction")
+        id, rest = (*id, 2), rest % lanes
+    if rest >= 4:
+        part = 1 << (rest.bit_length() - 1)
+        if part == rest:
+            plan.do(Vectorize(id), "rest of a reduction")
+        else:
+            plan.do(Split(id, part, "peel"), "rest of a reduction")
+            plan.do(Vectorize((*id, 1)), "rest of a reduction")
+            rest -= part
+            id = (*id, 2)
+            if 1 < rest <= 4:
+                plan.do(Unroll(id), "rest of a reduction")
+    elif 1 < rest:
+        plan.do(Unroll(id), "rest of a reduction")
+
+
+def copies_worth(rest: int, lanes: int) -> bool:
+    """Whether the rest of a reduction fills vectors."""
+    return rest >= lanes
+
+
+def estimate_ns(nest: Nest, lane: UOp | None, width: int) -> float:
+    """Nanoseconds the nest takes on one core, roughly."""
+    memory = 0.0
+    for a in nest.accesses:
+        good = lane is None or lane not in a.loops or a.stride(lane) in (0, 1)
+        memory += nest.turns(a.loops) * (_CONTIGUOUS * a.itemsize / 4 if good else _ALONE)
+    return max(memory, nest.work * _OPERATION)
+
+
+def _chunk(plan: Plan, nest: Nest, lane: UOp | None) -> None:
+    width = max(2, plan.renderer.vector_bytes // nest.itemsize)
+    chunk_output(plan, nest, estimate_ns(nest, lane, width), lane, lane_block=width * 4)
+
+
+def chunk_output(plan: Plan, nest: Nest, total: float, lane: UOp | None, lane_block: int) -> None:
+    """Outer output loops to the launch index, so that a chunk is worth a thread's while."""
+    if total < 2 * CHUNK_NS or not nest.repeatable and any(u.op is Ops.ATOMIC for u in nest.nodes):
+        return
+    shared = nest.loops
+    for u in nest.reduces:  # a reduction that a chunk loop does not move would be done once a chunk
+        if nest.turns(u.ranges | set(_own(u))) * 8 > nest.turns(frozenset(nest.loops)):
+            shared = tuple([r for r in shared if r in u.ranges])
+    left = min(CHUNKS, int(total // CHUNK_NS))
+    ids: list[Id] = []
+    for r in sorted(shared, key=lambda r: r.arg.id):
+        if r is lane or left < 2 or not _uniform(nest, r):
+            continue
+        n = length(r)
+        if is_constant(r) and n <= left * 2:
+            if n > 1:
+                ids.append(r.arg.id)
+                left //= n
+            continue
+        block = max(2, -(-n // left))
+        if is_constant(r):
+            block = next((b for b in range(block, min(n, 2 * block)) if n % b == 0), block)
+        plan.do(Split(r.arg.id, block, "exact" if is_constant(r) and n % block == 0 else "ragged"), "turns of a chunk")
+        ids.append((*r.arg.id, 0))
+        left = 1
+    if left >= 2 and lane is not None and lane in shared:
+        n = length(lane)
+        block = max(lane_block, -(-n // left // lane_block) * lane_block)
+        if n >= 2 * block:
+            block = (
+                next((b for b in range(block, 2 * block, lane_block) if n % b == 0), block)
+                if is_constant(lane)
+                else block
+            )
+            exact = is_constant(lane) and n % block == 0
+            tail = "exact" if exact else ("overlap" if nest.repeatable and is_constant(lane) else "ragged")
+            plan.do(Split(lane.arg.id, block, tail), "elements of a chunk")
+            ids.append((*lane.arg.id, 0))
+            plan.rename(lane.arg.id, (*lane.arg.id, 1))
+    if ids:
+        plan.do(Chunk(tuple(ids)), f"about {total / 1000:.0f} us of work")
+
+
+def _uniform(nest: Nest, loop: UOp) -> bool:
+    """Whether no other loop's length depends on this one."""
+    return not any(u.op is Ops.RANGE and u is not loop and loop in u.ranges for u in nest.nodes)

@@ -1,0 +1,55 @@
+"""A plan under way: the kernel so far, the steps that led to it, and why each was taken."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from aril.codegen.analysis import Nest, nests_of
+from aril.codegen.steps import Id, Step, StepError, loops_of
+from aril.renderer.base import Renderer
+from aril.uop.args import KernelInfo
+from aril.uop.node import UOp
+
+
+class Plan:
+    """Steps applied one after another. `renames` follows loops that a step split, for those who know them by their old id."""
+
+    def __init__(self, sink: UOp, renderer: Renderer) -> None:
+        self.sink = sink
+        self.renderer = renderer
+        self.steps: list[Step] = []
+        self.reasons: list[str] = []
+        self.renames: dict[Id, Id] = {}
+
+    def do(self, step: Step, why: str = "asked for") -> None:
+        """Apply a step. Errors: StepError."""
+        if not isinstance(step, Step):
+            raise StepError(f"{step!r} is no optimisation step: see aril.codegen.steps")
+        self.sink = step.apply(self.sink)
+        self.steps.append(step)
+        self.reasons.append(why)
+
+    def rename(self, old: Id, new: Id) -> None:
+        """The loop known as `old` is now `new`."""
+        self.renames[old] = new
+
+    def nest(self, index: int) -> Nest:
+        """The nest number `index` as it is now."""
+        return nests_of(self.sink)[index]
+
+    def loop(self, id: Id) -> UOp:
+        """The loop `id` (or what it was renamed to)."""
+        return loops_of(self.sink)[self.renames.get(id, id)]
+
+    def find(self, loops: tuple[UOp, ...], id: Id) -> UOp:
+        """That of `loops` whose id is `id`, or what it was renamed to."""
+        id = self.renames.get(id, id)
+        return next(r for r in loops if r.arg.id == id)
+
+    def finish(self, info: KernelInfo) -> UOp:
+        """The kernel with the steps noted in its KernelInfo."""
+        return self.sink.replace(arg=replace(info, applied=tuple(self.steps)))
+
+    def __str__(self) -> str:
+        lines = [f"  {step}  # {why}" for step, why in zip(self.steps, self.reasons, strict=True)]
+        return "\n".join(["steps:", *lines]) if lines else "no steps"

@@ -1,0 +1,412 @@
+"""Optimisation steps: each a small checked move on a kernel that keeps its meaning. A list of them is a schedule.
+
+A step names loops by id, says what it needs (`StepError` otherwise), prints as the Python that makes it, and returns a new
+kernel. Heuristics, searches and people only choose lists of steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from aril.codegen.accumulate import fresh_id, substitute_live
+from aril.codegen.affine import LINEAR_OPS, Linear, add, linear, mul
+from aril.dtype import dtypes
+from aril.ops import Ops
+from aril.uop.args import AddrSpace, AxisType, RangeArg
+from aril.uop.node import UOp
+from aril.uop.symbolic import simplify
+
+Id = tuple[int, ...]
+TAILS = ("exact", "peel", "overlap", "ragged")
+
+
+class StepError(ValueError):
+    """A step that does not fit the kernel: says which step, what it found, and what it needs."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A move on a kernel. `apply` checks and returns the new SINK."""
+
+    def apply(self, sink: UOp) -> UOp:
+        raise NotImplementedError
+
+    def need(self, holds: bool, message: str) -> None:
+        """StepError with this step's text unless `holds`."""
+        if not holds:
+            raise StepError(f"{self}: {message}")
+
+    def loop(self, sink: UOp, id: Id) -> UOp:
+        """The loop of that id."""
+        loops = loops_of(sink)
+        self.need(id in loops, f"the kernel has no loop {id}; its loops are {', '.join(map(str, loops)) or 'none'}")
+        return loops[id]
+
+
+def loops_of(sink: UOp) -> dict[Id, UOp]:
+    """Every loop of the kernel by its id, in order of id."""
+    return {r.arg.id: r for r in sorted((u for u in sink.toposort() if u.op is Ops.RANGE), key=lambda r: r.arg.id)}
+
+
+def reduce_loops(sink: UOp) -> set[UOp]:
+    """The loops that some REDUCE closes."""
+    return {s for u in sink.toposort() if u.op is Ops.REDUCE for s in u.src if s.op is Ops.RANGE}
+
+
+def replace_loops(sink: UOp, mapping: dict[UOp, tuple[UOp, tuple[UOp, ...]]]) -> UOp:
+    """Each loop becomes an expression, and the loops of that expression take its place where it was closed."""
+    done: dict[UOp, UOp] = {loop: new[0] for loop, new in mapping.items()}
+    for u in sink.toposort(lambda n: n not in mapping):
+        if u in done:
+            continue
+        if u.op in (Ops.END, Ops.REDUCE):
+            src: list[UOp] = []
+            for s in u.src:
+                src.extend(mapping[s][1] if s in mapping else (done[s],))
+            done[u] = u.with_src(tuple(src))
+        else:
+            done[u] = u.with_src(tuple([done[s] for s in u.src]))
+    return done[sink]
+
+
+def retype(sink: UOp, loops: Iterable[UOp], kind: AxisType) -> UOp:
+    """The same loops with another fate."""
+    new = {r: r.replace(arg=RangeArg(r.arg.id, kind)) for r in loops}
+    return replace_loops(sink, {r: (n, (n,)) for r, n in new.items()})
+
+
+@dataclass(frozen=True)
+class Split(Step):
+    """Loop `id` of n turns becomes `id+(0,)` over tiles and `id+(1,)` of `factor` turns inside a tile.
+
+    Where n is no multiple of `factor`: "peel" adds a nest of its own, loop `id+(2,)`, for the rest (any n, also a symbolic one);
+    "overlap" lets the last tile begin earlier, at n - factor (outputs only; the kernel must not read what it writes; n >= factor);
+    "ragged" ends the last tile's loop earlier (any n; the inner loop then has no constant length).
+    """
+
+    id: Id
+    factor: int
+    tail: str = "exact"
+
+    def apply(self, sink: UOp) -> UOp:
+        loop = self.loop(sink, self.id)
+        end, f = loop.src[0], self.factor
+        self.need(f >= 1, "the factor must be at least 1")
+        self.need(self.tail in TAILS, f"the tail is one of {', '.join(TAILS)}")
+        n = int(end.arg) if end.op is Ops.CONST else None
+        if n is not None and n % f == 0:
+            return self._exact(sink, loop, _int(n // f))
+        if self.tail == "exact":
+            self.need(n is not None, f"loop {self.id} has no constant length; use tail='peel'")
+            self.need(False, f"{n} turns do not divide by {f}; use tail='peel' or 'overlap'")
+        if self.tail == "overlap":
+            return self._overlap(sink, loop, n)
+        if self.tail == "ragged":
+            return self._ragged(sink, loop)
+        return self._peel(sink, loop)
+
+    def _part(self, loop: UOp, part: int, end: UOp) -> UOp:
+        return UOp.range(end, (*self.id, part), loop.arg.kind)
+
+    def _exact(self, sink: UOp, loop: UOp, tiles: UOp) -> UOp:
+        outer, inner = self._part(loop, 0, tiles), self._part(loop, 1, _int(self.factor))
+        return replace_loops(sink, {loop: (add(mul(outer, self.factor), inner), (outer, inner))})
+
+    def _overlap(self, sink: UOp, loop: UOp, n: int | None) -> UOp:
+        f = self.factor
+        self.need(
+            n is not None and n >= f, f"overlapping tiles need a constant length of at least {f}, not {loop.src[0].arg}"
+        )
+        self.need(loop not in reduce_loops(sink), "a reduction cannot take elements twice; use tail='peel'")
+        read, written = _storages(sink)
+        self.need(
+            not read & written, "the kernel reads a buffer it writes, so no element may be done twice; use tail='peel'"
+        )
+        assert n is not None
+        outer, inner = self._part(loop, 0, _int(-(-n // f))), self._part(loop, 1, _int(f))
+        first = mul(outer, f)
+        start = UOp(Ops.WHERE, (UOp(Ops.CMPLT, (first, _int(n - f))), first, _int(n - f)))
+        return replace_loops(sink, {loop: (add(start, inner), (outer, inner))})
+
+    def _ragged(self, sink: UOp, loop: UOp) -> UOp:
+        end, f = loop.src[0], self.factor
+        outer = self._part(loop, 0, simplify(UOp(Ops.FLOORDIV, (add(end, f - 1), _int(f)))))
+        left = UOp(Ops.ADD, (end, UOp(Ops.MUL, (outer, _int(-f)))))
+        inner = self._part(loop, 1, UOp(Ops.WHERE, (UOp(Ops.CMPLT, (left, _int(f))), left, _int(f))))
+        return replace_loops(sink, {loop: (add(mul(outer, f), inner), (outer, inner))})
+
+    def _peel(self, sink: UOp, loop: UOp) -> UOp:
+        end, f = loop.src[0], self.factor
+        tiles = simplify(UOp(Ops.FLOORDIV, (end, _int(f))))
+        rest = simplify(UOp(Ops.FLOORMOD, (end, _int(f))))
+        outer, inner, last = self._part(loop, 0, tiles), self._part(loop, 1, _int(f)), self._part(loop, 2, rest)
+        main, tail = add(mul(outer, f), inner), add(simplify(mul(tiles, f)), last)
+        done: dict[UOp, UOp] = {}
+        for u in sink.toposort():
+            src = tuple([done[s] for s in u.src])
+            if u.op in (Ops.END, Ops.REDUCE) and loop in u.src[1:]:
+                others = [s for s in src if s is not loop]
+                first = _closed(u, others, loop, main, (outer, inner))
+                second = _closed(u, others, loop, tail, (last,))
+                empty = tiles.op is Ops.CONST and tiles.arg == 0
+                if u.op is Ops.REDUCE:
+                    done[u] = second if empty else UOp(u.arg[0], (first, second))
+                else:
+                    done[u] = second if empty else UOp.group(first, second)
+            else:
+                done[u] = u.with_src(src)
+        return flatten_effects(done[sink])
+
+
+def _closed(u: UOp, others: list[UOp], loop: UOp, value: UOp, loops: tuple[UOp, ...]) -> UOp:
+    operands = [substitute_live(s, {loop: value}) for s in others if s.op is not Ops.RANGE]
+    count = len(operands)
+    return u.with_src((*operands, *[s for s in others if s.op is Ops.RANGE], *loops)) if count else u
+
+
+def flatten_effects(sink: UOp) -> UOp:
+    """GROUPs among the sources of the SINK opened up."""
+    src: list[UOp] = []
+    stack = list(reversed(sink.src))
+    while stack:
+        u = stack.pop()
+        if u.op is Ops.GROUP:
+            stack.extend(reversed(u.src))
+        else:
+            src.append(u)
+    return sink.with_src(tuple(src))
+
+
+@dataclass(frozen=True)
+class Merge(Step):
+    """Loops `outer` and `inner` (of n turns) become one, named `outer`, of n times as many turns.
+
+    Needed: every expression of either moves n times as far with a turn of the outer loop as with one of the inner.
+    """
+
+    outer: Id
+    inner: Id
+
+    def apply(self, sink: UOp) -> UOp:
+        a, b = self.loop(sink, self.outer), self.loop(sink, self.inner)
+        self.need(a is not b, "a loop cannot merge with itself")
+        self.need(a.arg.kind is b.arg.kind, f"the loops differ in kind: {a.arg.kind} and {b.arg.kind}")
+        self.need(can_merge(a, b, closers(sink), index_roots(sink)), "the two loops do not always move together")
+        one = UOp.range(simplify(mul(a.src[0], b.src[0])), self.outer, a.arg.kind)
+        return replace_loops(sink, {a: (_int(0), (one,)), b: (one, ())})
+
+
+def closers(sink: UOp) -> dict[UOp, list[UOp]]:
+    """The nests and reductions that close each loop."""
+    out: dict[UOp, list[UOp]] = {}
+    for u in sink.toposort():
+        if u.op in (Ops.END, Ops.REDUCE):
+            for s in u.src[1:]:
+                if s.op is Ops.RANGE:
+                    out.setdefault(s, []).append(u)
+    return out
+
+
+def index_roots(sink: UOp) -> list[Linear]:
+    """The linear forms of all expressions of loops: addresses, gates and values."""
+    memo: dict[UOp, Linear] = {}
+    roots: dict[UOp, None] = {}
+    for u in sink.toposort():
+        if u.op in (Ops.END, Ops.REDUCE, Ops.SINK, Ops.RANGE) or (u.op in LINEAR_OPS and u.dtype.weak):
+            continue
+        for s in u.src:
+            if s.dtype is dtypes.weakint and s.op is not Ops.CONST and s.op is not Ops.Invalid:
+                roots[s] = None
+    return [linear(r, memo) for r in roots]
+
+
+def can_merge(a: UOp, b: UOp, closed: dict[UOp, list[UOp]], roots: list[Linear]) -> bool:
+    """Whether loops a (outer) and b can become one: closed by the same nodes, and never moving apart."""
+    size = b.src[0]
+    if size.op is not Ops.CONST or closed.get(a) != closed.get(b) or b in a.src[0].ranges or a in b.src[0].ranges:
+        return False
+    for form in roots:
+        ca, cb = form.coefficient(a), form.coefficient(b)
+        if ca is None or cb is None or ca != cb * size.arg:
+            return False
+    return True
+
+
+@dataclass(frozen=True)
+class Reorder(Step):
+    """The given loops of one nest change places: the first of `ids` becomes the outermost of them, and so on.
+
+    A loop's place among those of its kind is its id, so after this step the ids (sorted) name the loops in the new order.
+    """
+
+    ids: tuple[Id, ...]
+
+    def apply(self, sink: UOp) -> UOp:
+        loops = [self.loop(sink, i) for i in self.ids]
+        self.need(len(set(self.ids)) == len(self.ids), "a loop is named twice")
+        self.need(len({r.arg.kind for r in loops}) == 1, "only loops of one kind change places; the kind decides first")
+        new = {
+            r: r.replace(arg=RangeArg(i, r.arg.kind))
+            for r, i in zip(loops, sorted(self.ids), strict=True)
+            if r.arg.id != i
+        }
+        return replace_loops(sink, {r: (n, (n,)) for r, n in new.items()})
+
+
+@dataclass(frozen=True)
+class Swap(Step):
+    """Two loops change places."""
+
+    first: Id
+    second: Id
+
+    def apply(self, sink: UOp) -> UOp:
+        ids = (self.second, self.first) if self.first < self.second else (self.first, self.second)
+        return Reorder(ids).apply(sink)
+
+
+@dataclass(frozen=True)
+class Retype(Step):
+    """Loop `id` becomes of another kind; the subclasses name the kinds."""
+
+    id: Id
+    kind: ClassVar[AxisType]
+    most: ClassVar[int]
+
+    def apply(self, sink: UOp) -> UOp:
+        loop = self.loop(sink, self.id)
+        end = loop.src[0]
+        self.need(loop.arg.kind in (AxisType.LOOP, AxisType.REDUCE), f"loop {self.id} is already {loop.arg.kind}")
+        self.need(end.op is Ops.CONST, f"loop {self.id} has no constant length: split it first")
+        self.need(
+            end.op is not Ops.CONST or end.arg <= self.most,
+            f"{end.arg} turns are more than {self.most}: split it first",
+        )
+        self.check(sink, loop)
+        return retype(sink, (loop,), self.kind)
+
+    def check(self, sink: UOp, loop: UOp) -> None:
+        """What the kind needs beside a constant length."""
+
+
+@dataclass(frozen=True)
+class Upcast(Retype):
+    """The body once for each turn, next to each other: outputs in registers together; of a reduction, accumulators of their own."""
+
+    kind: ClassVar[AxisType] = AxisType.UPCAST
+    most: ClassVar[int] = 64
+
+
+@dataclass(frozen=True)
+class Unroll(Retype):
+    """The body once for each turn, one after the other, into the same accumulator."""
+
+    kind: ClassVar[AxisType] = AxisType.UNROLL
+    most: ClassVar[int] = 64
+
+    def check(self, sink: UOp, loop: UOp) -> None:
+        self.need(loop in reduce_loops(sink), f"loop {self.id} is no reduction; use Upcast")
+
+
+@dataclass(frozen=True)
+class Vectorize(Retype):
+    """The turns become the lanes of a vector."""
+
+    kind: ClassVar[AxisType] = AxisType.VECTOR
+    most: ClassVar[int] = 128
+
+    def check(self, sink: UOp, loop: UOp) -> None:
+        for u in sink.toposort():
+            others = [r.arg.id for r in u.ranges if r.arg.kind is AxisType.VECTOR] if loop in u.ranges else []
+            self.need(
+                not others, f"values of loop {self.id} already have the lanes of loop {others[0] if others else ''}"
+            )
+
+
+@dataclass(frozen=True)
+class Chunk(Step):
+    """Output loops become the launch index, shared among threads: their turns must be independent.
+
+    With a number: the kernel's loops are not touched but those outermost, see `ids`. Needed: every nest has all of `ids`, and
+    the kernel does not read what it writes.
+    """
+
+    ids: tuple[Id, ...]
+
+    def apply(self, sink: UOp) -> UOp:
+        loops = [self.loop(sink, i) for i in self.ids]
+        for effect in sink.src:
+            missing = [r.arg.id for r in loops if effect.op is not Ops.END or r not in effect.src[1:]]
+            self.need(not missing, f"some nest has no loop {missing[0] if missing else ''}, and would run once a chunk")
+        return retype(sink, loops, AxisType.GLOBAL)
+
+
+@dataclass(frozen=True)
+class Stage(Step):
+    """The elements of one operand that the loops `inner` touch are copied to a packed panel ahead of them.
+
+    `operand` counts the LOADs of the kernel in order (`operands_of`); `inner` is the panel's layout, outermost loop first: the last one is
+    contiguous. All loops that move the operand and are not in `inner` stay outside the copy. A stored order of the copy's
+    own loops follows the layout. Needed: constant lengths, and an ungated operand that no nest writes.
+    """
+
+    operand: int
+    inner: tuple[Id, ...]
+
+    def apply(self, sink: UOp) -> UOp:
+        loads = operands_of(sink)
+        self.need(0 <= self.operand < len(loads), f"the kernel has operands 0 to {len(loads) - 1}")
+        load = loads[self.operand]
+        loops = [self.loop(sink, i) for i in self.inner]
+        self.need(
+            all(r in load.ranges for r in loops), f"operand {self.operand} does not move with all of {self.inner}"
+        )
+        self.need(all(r.src[0].op is Ops.CONST for r in loops), "the panel needs loops of constant length")
+        written = _storages(sink)[1]
+        self.need(load.src[0].src[0].base not in written, "the kernel writes the operand's buffer")
+        size, place = 1, None
+        new = {r: UOp.range(r.src[0], (*_copy_id(sink, i),), _copy_kind(r)) for i, r in enumerate(loops)}
+        for r in reversed(loops):
+            term = mul(r, size)
+            place = term if place is None else add(term, place)
+            size *= int(r.src[0].arg)
+        assert place is not None
+        slot = 1 + max([u.arg.slot for u in sink.toposort() if u.op is Ops.BUFFER], default=-1)
+        panel = UOp.buffer(slot, load.dtype, size, AddrSpace.LOCAL)
+        copy = panel.index(substitute_live(place, new)).store(substitute_live(load, new)).end(*new.values())
+        return sink.substitute({load: panel.after(copy).index(place).load()})
+
+
+def _copy_id(sink: UOp, i: int) -> Id:
+    return (fresh_id(sink) + i,)
+
+
+def _copy_kind(loop: UOp) -> AxisType:
+    kind = loop.arg.kind
+    if kind is AxisType.VECTOR:
+        return kind
+    return AxisType.UPCAST if kind in (AxisType.UPCAST, AxisType.UNROLL) else AxisType.LOOP
+
+
+def operands_of(sink: UOp) -> list[UOp]:
+    """The LOADs of GLOBAL storage in the kernel, in the order of a walk: operands are numbered so."""
+    return [
+        u for u in sink.toposort() if u.op is Ops.LOAD and u.src[0].op is Ops.INDEX and u.src[0].src[0].op is Ops.PARAM
+    ]
+
+
+def _storages(sink: UOp) -> tuple[set[UOp], set[UOp]]:
+    """(storage read, storage written) of GLOBAL memory."""
+    read, written = set(), set()
+    for u in sink.toposort():
+        if u.op is Ops.LOAD:
+            read.add(u.src[0].src[0].base)
+        elif u.op in (Ops.STORE, Ops.ATOMIC):
+            written.add(u.src[0].src[0].base)
+    return {b for b in read if b.op is Ops.PARAM}, {b for b in written if b.op is Ops.PARAM}
+
+
+def _int(value: int) -> UOp:
+    return UOp.const(dtypes.weakint, value)
