@@ -1,0 +1,419 @@
+"""EXP2, LOG2, SIN and POW of float32 and float64 in operations that every target has: no tables, no branches, vectors stay.
+
+In comes an expression, scalar or vector; out goes one in additions, products, comparisons and bit operations. The polynomials
+interpolate at Chebyshev nodes in 200-bit arithmetic (their errors are below 2**-27 and 2**-56) and are ours.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from aril.dtype import DType, dtypes
+from aril.ops import Ops
+from aril.uop.node import UOp
+
+LOG2E = 1.4426950408889634
+_LOG2E_LOW = 2.0355273740931033e-17  # log2(e) less the float64 above
+
+# (2**f - 1) / f on [-1/2, 1/2]
+_EXP2 = {
+    dtypes.float32: (0.6931471824645996, 0.24022650718688965, 0.055503569543361664, 0.009618083015084267,
+                     0.0013390863314270973, 0.00015453163359779865),
+    dtypes.float64: (0.6931471805599453, 0.24022650695910097, 0.0555041086648216, 0.009618129107606888,
+                     0.0013333558146416936, 0.0001540353044173605, 1.525273382983612e-05, 1.321544258792169e-06,
+                     1.0178062445845774e-07, 7.072585949269223e-09, 4.4549605981865186e-10),
+}  # fmt: skip
+# log2(1 + f) / f from f = sqrt(1/2) - 1 to sqrt(2) - 1; the first coefficient is log2(e), taken in two parts
+_LOG2 = {
+    dtypes.float32: (-0.7213473320007324, 0.48089852929115295, -0.36069655418395996, 0.28855255246162415,
+                     -0.23960812389850616, 0.20485764741897583, -0.19138838350772858, 0.18476033210754395,
+                     -0.10749789327383041),
+    dtypes.float64: (-0.7213475204444818, 0.4808983469629908, -0.36067376022219916, 0.28853900817677364,
+                     -0.24044917348855005, 0.2060992916942484, -0.1803368796240827, 0.16029943931839305,
+                     -0.14426951802649127, 0.13115448168044017, -0.12022457968262618, 0.11096724361106544,
+                     -0.10303976623495806, 0.09631240089334668, -0.09043558742630768, 0.08384080162652882,
+                     -0.0769038835824262, 0.078603116517106, -0.09066295929036122, 0.08115768710202004,
+                     -0.034065899567745014),
+}  # fmt: skip
+# (sin(r) / r - 1) / z in z = r**2 up to (pi / 2)**2
+_SIN = {
+    dtypes.float32: (-0.1666666716337204, 0.00833333283662796, -0.00019841086759697646, 2.753645958364359e-06,
+                     -2.4080094362943782e-08),
+    dtypes.float64: (-0.16666666666666666, 0.008333333333333316, -0.00019841269841254966, 2.7557319219160833e-06,
+                     -2.505210761669045e-08, 1.6058977292642743e-10, -7.643969663988074e-13, 2.7314368769379893e-15),
+}  # fmt: skip
+# (atanh(s) / s - 1 - z / 3) / z**2 in z = s**2 up to ((sqrt(2) - 1) / (sqrt(2) + 1))**2
+_ATANH = (0.20000000000000012, 0.1428571428566928, 0.11111111135538725, 0.09090904125803699, 0.07692787250229415,
+          0.06642983636945307, 0.06456748033401576)  # fmt: skip
+
+# the first 1408 bits of 1 / pi after the binary point
+_ONE_OVER_PI = int(
+    "517cc1b727220a94fe13abe8fa9a6ee06db14acc9e21c820ff28b1d5ef5de2b0db92371d2126e9700324977504e8c90e7f0ef58e5894d39f"
+    "74411afa975da24274ce38135a2fbf209cc8eb1cc1a99cfa4e422fc5defc941d8ffc4bffef02cc07f79788c5ad05368fb69b3f6793e584db"
+    "a7a31fb34f2ff516ba93dd63f5f2f8bd9e839cfbc529497535fdafd88fc6ae842b0198237e3db5d5f867de104d7a1b0ed4f1c8b0af730d84"
+    "32ccc2af8a503420",
+    16,
+)
+
+
+@dataclass(frozen=True)
+class _Format:
+    """What the bit tricks need of a float format."""
+
+    signed: DType
+    unsigned: DType
+    mantissa: int
+    bias: int
+    bits: int
+
+
+_FORMATS = {
+    dtypes.float32: _Format(dtypes.int32, dtypes.uint32, 23, 127, 32),
+    dtypes.float64: _Format(dtypes.int64, dtypes.uint64, 52, 1023, 64),
+}
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """Builds expressions; Python numbers become constants of the other operand's type. `fma`: MULACC is one operation."""
+
+    fma: bool = True
+
+    @staticmethod
+    def op(op: Ops, *operands: UOp | float) -> UOp:
+        """`op` of nodes and numbers; the numbers take the dtype of the last node among the operands."""
+        like = next(x for x in reversed(operands) if isinstance(x, UOp))
+        return UOp(op, tuple([x if isinstance(x, UOp) else like.const_like(x) for x in operands]))
+
+    def add(self, a: UOp | float, b: UOp | float) -> UOp:
+        return self.op(Ops.ADD, a, b)
+
+    def sub(self, a: UOp | float, b: UOp | float) -> UOp:
+        return self.op(Ops.SUB, a, b)
+
+    def mul(self, a: UOp | float, b: UOp | float) -> UOp:
+        return self.op(Ops.MUL, a, b)
+
+    def mad(self, a: UOp | float, b: UOp | float, c: UOp | float) -> UOp:
+        """a * b + c, fused where the target has it."""
+        return self.op(Ops.MULACC, a, b, c) if self.fma else self.add(self.mul(a, b), c)
+
+    def shl(self, a: UOp, n: UOp | int) -> UOp:
+        return self.op(Ops.SHL, a, n)
+
+    def shr(self, a: UOp, n: UOp | int) -> UOp:
+        return self.op(Ops.SHR, a, n)
+
+    def both(self, a: UOp, b: UOp | int) -> UOp:
+        return self.op(Ops.AND, a, b)
+
+    def either(self, a: UOp, b: UOp | int) -> UOp:
+        return self.op(Ops.OR, a, b)
+
+    def xor(self, a: UOp, b: UOp | int) -> UOp:
+        return self.op(Ops.XOR, a, b)
+
+    def less(self, a: UOp | float, b: UOp | float) -> UOp:
+        return self.op(Ops.CMPLT, a, b)
+
+    def equal(self, a: UOp, b: UOp | float) -> UOp:
+        return self.op(Ops.CMPEQ, a, b)
+
+    def differ(self, a: UOp, b: UOp | float) -> UOp:
+        return self.op(Ops.CMPNE, a, b)
+
+    def where(self, condition: UOp, a: UOp | float, b: UOp | float) -> UOp:
+        return self.op(Ops.WHERE, condition, a, b)
+
+    def horner(self, x: UOp, coefficients: Sequence[float]) -> UOp:
+        """The polynomial with these coefficients, the constant one first (at least two)."""
+        out: UOp | float = coefficients[-1]
+        for c in coefficients[-2::-1]:
+            out = self.mad(out, x, c) if isinstance(out, UOp) else self.mad(x, out, c)
+        assert isinstance(out, UOp)
+        return out
+
+    def product_error(self, a: UOp, b: UOp | float, p: UOp) -> UOp:
+        """a * b - p exactly, where p is the rounded product."""
+        if self.fma:
+            return self.op(Ops.MULACC, a, b, self.op(Ops.NEG, p))
+        split = 134217729.0 if p.dtype is dtypes.float64 else 4097.0  # Dekker's: the halves' products are exact
+        b = b if isinstance(b, UOp) else a.const_like(b)
+
+        def halves(x: UOp) -> tuple[UOp, UOp]:
+            t = self.mul(x, split)
+            high = self.sub(t, self.sub(t, x))
+            return high, self.sub(x, high)
+
+        (ah, al), (bh, bl) = halves(a), halves(b)
+        e = self.sub(self.mul(ah, bh), p)
+        return self.add(self.add(self.add(e, self.mul(ah, bl)), self.mul(al, bh)), self.mul(al, bl))
+
+
+# ----------------------------------------------------------------------------------------------------------- EXP2
+
+
+def exp2(x: UOp, a: Arithmetic) -> UOp:
+    """2**x within 1 ulp, denormal results included; float32 takes 17 operations."""
+    f = _FORMATS[x.dtype]
+    x = _clamp(x, 2.0 * f.bias - 4, a)
+    shifted = a.add(x, _magic(f))
+    whole = a.sub(shifted, _magic(f))
+    return _power_of_two(a.sub(x, whole), shifted, a)
+
+
+def exp(x: UOp, a: Arithmetic) -> UOp:
+    """e**x within 1 ulp: the EXP2 of x * log2(e) whose product is carried in more precision than it has."""
+    if not a.fma:
+        return exp2(a.mul(x, LOG2E), a)
+    f = _FORMATS[x.dtype]
+    high = float(x.const_like(LOG2E).arg)
+    low = _LOG2E_LOW if x.dtype is dtypes.float64 else LOG2E - high
+    x = _clamp(x, math.floor((2.0 * f.bias - 4) / LOG2E), a)
+    shifted = a.mad(x, high, _magic(f))
+    whole = a.sub(shifted, _magic(f))
+    return _power_of_two(a.mad(x, low, a.mad(x, high, a.op(Ops.NEG, whole))), shifted, a)
+
+
+def _magic(f: _Format) -> float:
+    """Added to a small number it leaves round(x) + 2 * bias in the low bits of the sum."""
+    return 1.5 * 2.0**f.mantissa + 2 * f.bias
+
+
+def _clamp(x: UOp, limit: float, a: Arithmetic) -> UOp:
+    """x within [-limit, limit]; NaN stays (each WHERE is one minimum or maximum instruction)."""
+    x = a.where(a.less(x, -limit), -limit, x)
+    return a.where(a.less(limit, x), limit, x)
+
+
+def _power_of_two(fraction: UOp, shifted: UOp, a: Arithmetic) -> UOp:
+    """2**(fraction + n), where the low bits of `shifted` hold n + 2 * bias. Scaling by two halves of 2**n rounds a
+    denormal result once and overflows to infinity."""
+    f = _FORMATS[fraction.dtype]
+    p = a.mad(a.horner(fraction, _EXP2[fraction.dtype]), fraction, 1.0)
+    bits = shifted.bitcast(f.unsigned)
+    half = a.shr(bits, 1)
+    first = a.shl(half, f.mantissa).bitcast(fraction.dtype)
+    second = a.shl(a.sub(bits, half), f.mantissa).bitcast(fraction.dtype)
+    return a.mul(a.mul(p, first), second)
+
+
+# ----------------------------------------------------------------------------------------------------------- LOG2
+
+
+def _split_exponent(x: UOp, a: Arithmetic) -> tuple[UOp, UOp]:
+    """(m, e) with x = m * 2**e and m from sqrt(1/2) to sqrt(2), for positive finite x, denormals among them."""
+    f = _FORMATS[x.dtype]
+    tiny = a.less(x, 2.0 ** (1 - f.bias))
+    lift = f.mantissa + 2
+    bits = a.where(tiny, a.mul(x, 2.0**lift), x).bitcast(f.signed)
+    half = 0x3F3504F3 if x.dtype is dtypes.float32 else 0x3FE6A09E667F3BCD  # sqrt(1/2)
+    e = a.shr(a.sub(bits, half), f.mantissa)
+    m = a.sub(bits, a.shl(e, f.mantissa)).bitcast(x.dtype)
+    return m, a.sub(e, a.where(tiny, bits.const_like(lift), bits.const_like(0))).cast(x.dtype)
+
+
+def log2(x: UOp, a: Arithmetic) -> UOp:
+    """log2(x) within 1.5 ulp; -inf at 0, NaN below it."""
+    m, e = _split_exponent(x, a)
+    f = a.sub(m, 1.0)
+    high = float(x.const_like(LOG2E).arg)
+    low = _LOG2E_LOW if x.dtype is dtypes.float64 else LOG2E - high
+    tail = a.mul(f, a.mad(f, a.horner(f, _LOG2[x.dtype]), low))
+    out = a.add(a.mad(f, high, tail), e)
+    usual = a.both(a.less(0.0, x), a.less(x, math.inf))
+    rest = a.where(a.less(x, 0.0), math.nan, a.where(a.equal(x, 0.0), -math.inf, x))
+    return a.where(usual, out, rest)
+
+
+# ------------------------------------------------------------------------------------------------------------ SIN
+
+
+def sin(x: UOp, a: Arithmetic) -> UOp:
+    """sin(x) within 1.5 ulp for every finite x; NaN for infinities.
+
+    Arguments beyond pi / 2 are reduced by Payne and Hanek's method (1983): x times the bits of 1 / pi that matter for it.
+    """
+    f = _FORMATS[x.dtype]
+    bits = x.bitcast(f.unsigned)
+    sign = a.both(bits, 1 << (f.bits - 1))
+    size = a.xor(bits, sign)
+    small = a.less(size, _bits_of(math.pi / 2, x.dtype))
+    reduced, flip = (_reduce_single if x.dtype is dtypes.float32 else _reduce_double)(size, a)
+    r = a.where(small, size.bitcast(x.dtype), reduced)
+    z = a.mul(r, r)
+    s = a.mad(a.mul(r, z), a.horner(z, _SIN[x.dtype]), r)
+    flip = a.xor(a.where(small, size.const_like(0), flip), sign)
+    out = a.xor(s.bitcast(f.unsigned), flip).bitcast(x.dtype)
+    return a.where(a.less(size, (2 * f.bias + 1) << f.mantissa), out, math.nan)
+
+
+def _bits_of(value: float, dtype: DType) -> int:
+    import struct
+
+    return int(
+        struct.unpack("<I", struct.pack("<f", value))[0]
+        if dtype is dtypes.float32
+        else struct.unpack("<Q", struct.pack("<d", value))[0]
+    )
+
+
+def _words(width: int, offset: int, count: int, spacing: int) -> list[int]:
+    """`count` integers of `width` bits: bits of 1 / pi from position `i * spacing - offset` on (0 before the point)."""
+    padded = _ONE_OVER_PI  # after offset + 1 zero bits
+    total = 1408 + offset + 1
+    return [padded >> (total - i * spacing - width) & ((1 << width) - 1) for i in range(count)]
+
+
+def _select(words: Sequence[UOp], k: UOp, most: int, count: int, a: Arithmetic) -> list[UOp]:
+    """`words[k : k + count]` for k up to `most`: a barrel shifter of WHEREs, one level a bit of k."""
+    out = list(words)
+    step = 1 << (most.bit_length() - 1)
+    while step:
+        taken = a.differ(a.both(k, step), 0)
+        keep = count + step - 1
+        out = [
+            a.where(taken, out[i + step] if i + step < len(out) else out[-1], out[i])
+            for i in range(min(keep, len(out)))
+        ]
+        step >>= 1
+    return out[:count]
+
+
+def _reduce_single(size: UOp, a: Arithmetic) -> tuple[UOp, UOp]:
+    """(r, flip): |x| = n * pi + r with |r| <= pi / 2, for the bits `size` of |x| >= 1; r as its magnitude, and the sign bit
+    of (-1)**n * r in `flip`."""
+    u64 = dtypes.uint64
+    m = a.either(a.both(size, 0x7FFFFF), 0x800000).cast(u64)
+    place = a.sub(a.shr(size, 23), 127 - 8)  # of the first bit of 1 / pi whose product with m's last bit is below 2
+    k, shift = a.shr(place, 5), a.both(place, 31).cast(u64)
+    table = [UOp.const(u64, w) for w in _words(64, 31, 8, 32)]
+    w0, w1, w2 = [a.shr(a.shl(w, shift), 32) for w in _select(table, k, 4, 3, a)]
+    product = a.add(a.add(a.shl(a.mul(m, w0), 32), a.mul(m, w1)), a.shr(a.mul(m, w2), 32))  # |x| / pi mod 2, in 2**-63
+    folded, odd = _fold(product, a)
+    high = a.shr(folded, 32).cast(dtypes.int32).cast(dtypes.float64)
+    low = a.both(a.shr(folded, 1), 0x7FFFFFFF).cast(dtypes.int32).cast(dtypes.float64)
+    r = a.mad(high, math.pi * 2.0**-32, a.mul(low, math.pi * 2.0**-63)).cast(dtypes.float32)
+    return r, a.shr(odd, 32).cast(dtypes.uint32)
+
+
+def _fold(turns: UOp, a: Arithmetic) -> tuple[UOp, UOp]:
+    """(distance to the nearest multiple of pi in 2**-64 pi, sign bit) of a position in 2**-63 pi, modulo 2 pi. Between pi / 2
+    and pi the sine mirrors: the distance is the complement, the sign that of the first bit alone."""
+    twice = a.shl(turns, 1)
+    back = a.shr(twice.bitcast(dtypes.int64), 63).bitcast(dtypes.uint64)
+    return a.xor(twice, back), a.both(turns, 1 << 63)
+
+
+def _high_product(x: UOp, y: UOp, a: Arithmetic) -> UOp:
+    """The upper 64 bits of the product of two uint64, by halves."""
+    low = 0xFFFFFFFF
+    x0, x1, y0, y1 = a.both(x, low), a.shr(x, 32), a.both(y, low), a.shr(y, 32)
+    p01 = a.mul(x0, y1)
+    middle = a.add(a.add(a.shr(a.mul(x0, y0), 32), a.both(p01, low)), a.mul(x1, y0))
+    return a.add(a.add(a.mul(x1, y1), a.shr(p01, 32)), a.shr(middle, 32))
+
+
+def _reduce_double(size: UOp, a: Arithmetic) -> tuple[UOp, UOp]:
+    """As `_reduce_single`, with 192 bits of 1 / pi and 128 of the product."""
+    f64 = dtypes.float64
+    m = a.either(a.both(size, (1 << 52) - 1), 1 << 52)
+    place = a.sub(a.shr(size, 52), 1023 - 11)
+    k, shift = a.shr(place, 6), a.both(place, 63)
+    t = _select([UOp.const(dtypes.uint64, w) for w in _words(64, 63, 20, 64)], k, 16, 4, a)
+    # a shift by 64 - shift in two steps, so that shift 0 is no shift by the width
+    w0, w1, w2 = [a.either(a.shl(t[i], shift), a.shr(a.shr(t[i + 1], 1), a.xor(shift, 63))) for i in range(3)]
+    p1 = a.mul(m, w1)
+    low = a.add(p1, _high_product(m, w2, a))
+    carry = a.less(low, p1).cast(dtypes.uint64)
+    high = a.add(a.add(a.mul(m, w0), _high_product(m, w1, a)), carry)
+    twice = a.either(a.shl(high, 1), a.shr(low, 63))
+    back = a.shr(twice.bitcast(dtypes.int64), 63).bitcast(dtypes.uint64)
+    high_part, low_part = a.xor(twice, back), a.xor(a.shl(low, 1), back)
+    # 53 bits exactly, and what is below them
+    h = a.shr(high_part, 11).cast(dtypes.int64).cast(f64)
+    rest = a.either(a.shl(a.both(high_part, 2047), 52), a.shr(low_part, 12)).cast(dtypes.int64).cast(f64)
+    pi = math.pi * 2.0**-53
+    r = a.mul(h, pi)
+    tail = a.add(
+        a.product_error(h, pi, r), a.mad(h, 1.2246467991473532e-16 * 2.0**-53, a.mul(rest, math.pi * 2.0**-116))
+    )
+    return a.add(r, tail), a.both(high, 1 << 63)
+
+
+# ------------------------------------------------------------------------------------------------------------ POW
+
+
+def power(x: UOp, y: UOp, a: Arithmetic) -> UOp:
+    """x**y with the special cases of IEEE 754-2019's pow, within 1 ulp. float32 is computed in float64."""
+    f = _FORMATS[x.dtype]
+    size = a.both(x.bitcast(f.unsigned), (1 << (f.bits - 1)) - 1).bitcast(x.dtype)
+    if x.dtype is dtypes.float32:
+        wide = dtypes.float64
+        out = exp2(a.mul(y.cast(wide), _log2_positive(size.cast(wide), a)), a).cast(dtypes.float32)
+    else:
+        out = _power_double(size, y, a)
+    up = a.less(0.0, y)
+    out = a.where(a.equal(size, 0.0), a.where(up, 0.0, x.const_like(math.inf)), out)
+    out = a.where(a.equal(size, math.inf), a.where(up, math.inf, x.const_like(0.0)), out)
+    whole = a.equal(a.op(Ops.TRUNC, y), y)
+    half = a.mul(y, 0.5)
+    odd = a.both(whole, a.differ(a.op(Ops.TRUNC, half), half))
+    negative = a.less(x.bitcast(f.signed), 0)
+    out = a.where(a.both(odd, negative), a.op(Ops.NEG, out), out)
+    finite_negative = a.both(a.less(x, 0.0), a.less(-math.inf, x))
+    out = a.where(a.both(finite_negative, a.equal(whole, False)), math.nan, out)
+    out = a.where(a.either(a.differ(x, x), a.differ(y, y)), math.nan, out)
+    # -1 to an infinite power is 1, and so is 1 to any and any to 0, NaN among them
+    endless = a.both(
+        a.equal(size, 1.0), a.equal(a.both(y.bitcast(f.signed), f.signed.max), _bits_of(math.inf, x.dtype))
+    )
+    one = a.either(a.either(endless, a.equal(x, 1.0)), a.equal(y, 0.0))
+    return a.where(one, 1.0, out)
+
+
+def _log2_positive(x: UOp, a: Arithmetic) -> UOp:
+    m, e = _split_exponent(x, a)
+    f = a.sub(m, 1.0)
+    return a.add(a.mad(f, LOG2E, a.mul(f, a.mul(f, a.horner(f, _LOG2[x.dtype])))), e)
+
+
+def _power_double(x: UOp, y: UOp, a: Arithmetic) -> UOp:
+    """exp2(y * log2(x)) with the logarithm and the product as sums of two float64 (x positive)."""
+    m, e = _split_exponent(x, a)
+    f, d = a.sub(m, 1.0), a.add(m, 1.0)
+    d_low = a.sub(m, a.sub(d, 1.0))
+    inverse = a.op(Ops.RECIPROCAL, d)
+    s = a.mul(f, inverse)  # log2(m) = 2 / ln(2) * atanh(f / d)
+    rest = a.add(a.op(Ops.NEG, a.product_error(s, d, f)), a.op(Ops.NEG, a.mul(s, d_low)))
+    s_low = a.mul(rest, inverse)
+    z = a.mul(s, s)
+    z_low = a.mad(a.mul(s, 2.0), s_low, a.product_error(s, s, z))
+    t = a.mul(z, a.horner(z, _ATANH))
+    third, third_low = 0.3333333333333333, 1.850371707708594e-17
+    u = a.add(t, third)
+    u_low = a.add(a.add(a.sub(third, u), t), third_low)
+    v = a.mul(z, u)
+    v_low = a.add(a.product_error(z, u, v), a.mad(z, u_low, a.mul(z_low, u)))
+    w = a.mul(s, v)
+    w_low = a.add(a.product_error(s, v, w), a.mad(s, v_low, a.mul(s_low, v)))
+    at = a.add(s, w)
+    at_low = a.add(a.add(a.sub(s, at), w), a.add(s_low, w_low))
+    k, k_low = 2 * LOG2E, 2 * _LOG2E_LOW
+    q = a.mul(at, k)
+    q_low = a.add(a.product_error(at, k, q), a.mad(at_low, k, a.mul(at, k_low)))
+    high = a.add(e, q)
+    low = a.add(a.add(a.sub(e, high), q), q_low)
+    log = a.add(high, low)
+    log_low = a.add(a.sub(high, log), low)
+    p = a.mul(y, log)
+    p_low = a.mad(y, log_low, a.product_error(y, log, p))
+    limit = 2.0 * 1023 - 4
+    near = a.both(a.less(-limit, p), a.less(p, limit))
+    p = _clamp(p, limit, a)
+    magic = _magic(_FORMATS[x.dtype])
+    shifted = a.add(p, magic)
+    fraction = a.add(a.sub(p, a.sub(shifted, magic)), a.where(near, p_low, 0.0))
+    return _power_of_two(fraction, shifted, a)
