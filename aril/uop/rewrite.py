@@ -1,0 +1,149 @@
+"""The rewriting engine: applies rules over a whole graph until nothing changes, sources first or uses first.
+
+In: a root, `Rules`, a context they may use. Out: the rewritten root. Iterative, each node once; a cycle of rules is reported.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+from aril.config import TRACK_REWRITES
+from aril.uop.node import UOp
+from aril.uop.pattern import MatchFunction, Rules
+
+CHAIN_LIMIT = 4000  # replacements of replacements of one node: rules that go on this long do not end
+
+# called as hook(pass name, root before, root after) after every rewrite, by what traces or draws them
+_hooks: list[Callable[[str, UOp, UOp], None]] = []
+
+
+class RewriteError(RuntimeError):
+    """Rules that never end; says which rules and nodes repeat."""
+
+
+def add_hook(hook: Callable[[str, UOp, UOp], None]) -> Callable[[], None]:
+    """Call `hook(pass name, before, after)` after every rewrite. Returns the function that takes it away again."""
+    _hooks.append(hook)
+    return lambda: _hooks.remove(hook)
+
+
+def rewrite(root: UOp, rules: Rules, ctx: Any = None, *, top_down: bool = False, name: str = "") -> UOp:
+    """`root` with `rules` applied to every node until none fires.
+
+    Bottom-up (default): a node is matched once its sources are final; a replacement is rewritten in turn. Top-down: a node is
+    matched as it stands, again until nothing fires, then its sources are visited; the node rebuilt over them is final.
+    Errors: RewriteError where rules undo each other.
+    """
+    match = rules.match_tracked if TRACK_REWRITES.value else rules.match
+    out = (_top_down if top_down else _bottom_up)(root, rules, match, ctx, name or rules.name)
+    for hook in tuple(_hooks):
+        hook(name or rules.name, root, out)
+    return out
+
+
+def _bottom_up(root: UOp, rules: Rules, match: MatchFunction, ctx: Any, name: str) -> UOp:
+    done: dict[UOp, UOp] = {}
+    becomes: dict[UOp, UOp] = {}  # nodes replaced by a node that is not final yet, in the order of replacement
+    stack = [root]
+    while stack:
+        u = stack[-1]
+        if u in done:
+            stack.pop()
+            continue
+        if u in becomes:
+            final = done.get(becomes[u])
+            if final is None:
+                raise _cycle(u, becomes, rules, ctx, name)
+            done[u] = final
+            del becomes[u]
+            stack.pop()
+            continue
+        todo = [s for s in u.src if s not in done]
+        if todo:
+            stack.extend(reversed(todo))
+            continue
+        v = u.with_src(tuple([done[s] for s in u.src])) if u.src else u
+        if v in done:
+            done[u] = done[v]
+            stack.pop()
+            continue
+        if v in becomes:
+            raise _cycle(v, becomes, rules, ctx, name)
+        r = match(v, ctx)
+        if r is None or r is v:
+            done[u] = done[v] = v
+            stack.pop()
+        elif r in done:
+            done[u] = done[v] = done[r]
+            stack.pop()
+        else:
+            if r is u or r in becomes or len(becomes) > CHAIN_LIMIT:
+                becomes[v] = r
+                raise _cycle(v, becomes, rules, ctx, name)
+            becomes[u] = r
+            if v is not u:
+                becomes[v] = r
+                stack.append(v)
+            stack.append(r)
+    return done[root]
+
+
+def _top_down(root: UOp, rules: Rules, match: MatchFunction, ctx: Any, name: str) -> UOp:
+    done: dict[UOp, UOp] = {}
+    settled: dict[UOp, UOp] = {}  # what a node has become itself; its sources are being visited
+    stack = [root]
+    while stack:
+        u = stack[-1]
+        if u in done:
+            stack.pop()
+            continue
+        first = u not in settled
+        v = _settle(u, rules, match, ctx, name) if first else settled[u]
+        if v in done:
+            done[u] = done[v]
+            stack.pop()
+            continue
+        settled[u] = v
+        todo = [s for s in v.src if s not in done]
+        if todo:
+            if not first:  # it waits for a source that waits for it
+                raise _cycle(u, settled, rules, ctx, name)
+            stack.extend(reversed(todo))
+            continue
+        del settled[u]
+        done[u] = v.with_src(tuple([done[s] for s in v.src]))
+        stack.pop()
+    return done[root]
+
+
+def _settle(u: UOp, rules: Rules, match: MatchFunction, ctx: Any, name: str) -> UOp:
+    """What `u` becomes by rules alone, its sources untouched."""
+    chain: dict[UOp, UOp] = {}
+    while (r := match(u, ctx)) is not None and r is not u:
+        chain[u] = r
+        if r in chain or len(chain) > CHAIN_LIMIT:
+            raise _cycle(u, chain, rules, ctx, name)
+        u = r
+    return u
+
+
+def _cycle(u: UOp, becomes: dict[UOp, UOp], rules: Rules, ctx: Any, name: str) -> RewriteError:
+    """The error for rules that do not end: the last replacements, with the rule that made each."""
+    chain = list(itertools.islice(reversed(becomes), 6))
+    lines = []
+    for n in reversed(chain):
+        found = rules.find(n, ctx)
+        what = "sources changed" if found is None else rules.label(found[0])
+        lines.append(f"  {what}: {_brief(n)} -> {_brief(becomes[n])}")
+    return RewriteError(
+        f"rewrite {name!r} does not end after {len(becomes)} replacements; the last ones were\n"
+        + "\n".join(lines)
+        + "\n"
+        "Two rules undo each other, or one grows what it matches: give one of them a condition."
+    )
+
+
+def _brief(u: UOp) -> str:
+    return f"{u.op.name}({', '.join(s.op.name for s in u.src)}, arg={u.arg!r}, {u.dtype.name})"[:160]
