@@ -1,0 +1,260 @@
+"""Types and gates of the program form: weak types become concrete, Invalid becomes gates, sums of products multiply-adds.
+
+All passes take the kernel after expansion, accumulation and decompositions, and leave kernel form of concrete types.
+"""
+
+from __future__ import annotations
+
+from aril.dtype import DType, dtypes, strong
+from aril.ops import OpGroup, Ops
+from aril.renderer.base import Renderer
+from aril.uop.args import AddrSpace
+from aril.uop.node import UOp
+
+_VALUES = OpGroup.ELEMENTWISE | {Ops.STACK}
+_SMALL, _LARGE = -(2**31), 2**31 - 1
+
+
+def assign_types(sink: UOp) -> UOp:
+    """Gates, then concrete types. A kernel whose stores are all at or of Invalid becomes a SINK of nothing."""
+    return concretize(gate_accesses(sink))
+
+
+# --- gates ---
+
+
+def gate_accesses(sink: UOp) -> UOp:
+    """Invalid in addresses and stored values as gates of the accesses.
+
+        before: LOAD(INDEX(p, WHERE(g, i, Invalid)), alt)      STORE(INDEX(q, i), WHERE(g, x, Invalid))
+        after:  LOAD(INDEX(p, i), alt, g)                      STORE(INDEX(q, i), x, g)
+
+    A load whose gate never holds is its alternative (0 where it has none); such a store is left out.
+    """
+    order = sink.toposort()
+    if not any(u.op is Ops.Invalid for u in order):
+        return sink
+    done: dict[UOp, UOp] = {}
+    gates: dict[UOp, UOp] = {}  # of a node with Invalid in it: where it is valid
+    for u in order:
+        if u.op is Ops.Invalid:
+            done[u], gates[u] = UOp.const(u.dtype, 0), _FALSE
+            continue
+        src = [done[s] for s in u.src]
+        if u.op is Ops.WHERE and (u.src[1] in gates or u.src[2] in gates):
+            done[u], gates[u] = _gated_where(u, src, gates)
+        elif u.op is Ops.LOAD:
+            done[u] = _gated_load(u, src, gates)
+        elif u.op is Ops.STORE:
+            done[u] = _gated_store(u, src, gates)
+        elif u.op in _EFFECTS:
+            done[u] = _without_nothing(u, src)
+        else:
+            done[u] = u.with_src(tuple(src))
+            gate = _all_of([gates[s] for s in u.src if s in gates])
+            if gate is not None:
+                gates[u] = gate
+    return done[sink]
+
+
+_FALSE, _TRUE = (UOp(Ops.CONST, (), value, dtypes.bool) for value in (False, True))
+_NOTHING = UOp(Ops.NOOP, ())
+_EFFECTS = frozenset({Ops.GROUP, Ops.SINK, Ops.END})
+
+
+def _all_of(gates: list[UOp]) -> UOp | None:
+    out: UOp | None = None
+    for gate in dict.fromkeys(gates):
+        if gate.op is Ops.CONST:
+            if not gate.arg:
+                return gate
+        else:
+            out = gate if out is None else UOp(Ops.AND, (out, gate))
+    return out
+
+
+def _gated_where(u: UOp, src: list[UOp], gates: dict[UOp, UOp]) -> tuple[UOp, UOp]:
+    cond, one, other = src
+    first, second = gates.get(u.src[1], _TRUE), gates.get(u.src[2], _TRUE)
+    if second is _FALSE:
+        return one, _all_of([cond, first]) or _TRUE
+    if first is _FALSE:
+        return other, _all_of([UOp(Ops.XOR, (cond, _TRUE)), second]) or _TRUE
+    return UOp(Ops.WHERE, (cond, one, other)), UOp(Ops.WHERE, (cond, first, second))
+
+
+def _gated_load(u: UOp, src: list[UOp], gates: dict[UOp, UOp]) -> UOp:
+    more = [src[2]] if len(src) > 2 else []
+    gate = _all_of([gates[s] for s in u.src if s in gates] + more)
+    alt = src[1] if len(src) > 1 else UOp.const(u.dtype, 0)
+    if gate is None:
+        return u.with_src((src[0],))
+    return alt if gate is _FALSE else u.with_src((src[0], alt, gate))
+
+
+def _gated_store(u: UOp, src: list[UOp], gates: dict[UOp, UOp]) -> UOp:
+    more = [src[2]] if len(src) > 2 else []
+    gate = _all_of([gates[s] for s in u.src if s in gates] + more)
+    if gate is None:
+        return u.with_src((src[0], src[1]))
+    return _NOTHING if gate is _FALSE else u.with_src((src[0], src[1], gate))
+
+
+def _without_nothing(u: UOp, src: list[UOp]) -> UOp:
+    if u.op is Ops.END:
+        return _NOTHING if src[0].op is Ops.NOOP else u.with_src(tuple(src))
+    kept = tuple([s for s in src if s.op is not Ops.NOOP])
+    if u.op is Ops.GROUP and not kept:
+        return _NOTHING
+    return UOp(u.op, kept, u.arg)
+
+
+# --- types ---
+
+
+def concretize(sink: UOp) -> UOp:
+    """The kernel without weak types.
+
+    Weak constants take the type of what they meet. Scalar index arithmetic is int64, the width of an address; vectors of
+    indices are int32 where their bounds say that it is enough (twice the lanes), else int64.
+    """
+    done: dict[UOp, UOp] = {}
+    for u in sink.toposort():
+        src = [done[s] for s in u.src]
+        if u.op is Ops.CONST:
+            done[u] = u  # decided by what uses it
+        elif u.op in _VALUES:
+            done[u] = _value(u, src)
+        elif u.op is Ops.LOAD:
+            rest = [_to(src[1], u.dtype), src[2]] if len(src) > 2 else []
+            done[u] = u.with_src((src[0], *rest))
+        elif u.op is Ops.STORE or u.op is Ops.ATOMIC:
+            done[u] = u.with_src((src[0], _to(src[1], src[0].dtype) if src[1].dtype.weak else src[1], *src[2:]))
+        elif u.op is Ops.PARAM and u.dtype.weak:
+            dtype = _alone(u)
+            done[u] = UOp(Ops.PARAM, (), u.arg._replace(dtype=dtype), dtype, u.tag)
+        else:
+            new = tuple([_to(s, _alone(old)) if s.dtype.weak else s for old, s in zip(u.src, src, strict=True)])
+            done[u] = u.with_src(new)
+    return done[sink]
+
+
+def _alone(u: UOp) -> DType:
+    """The concrete type of a weak value that nothing else decides."""
+    if u.dtype.kind != "i":
+        return strong(u.dtype)
+    return dtypes.int32 if u.shape and _fits(u) else dtypes.int64
+
+
+def _fits(u: UOp) -> bool:
+    low, high = u.bounds
+    return bool(low >= _SMALL and high <= _LARGE)
+
+
+def _value(u: UOp, src: list[UOp]) -> UOp:
+    op = u.op
+    if op is Ops.CAST or op is Ops.BITCAST:
+        x = _to(src[0], _alone(u.src[0])) if src[0].dtype.weak else src[0]
+        dtype = _alone(u) if u.dtype.weak else u.dtype
+        return x.cast(dtype) if op is Ops.CAST else x.bitcast(dtype)
+    if op is Ops.WHERE:
+        kind = _common(u, u.src[1:])
+        return UOp(op, (src[0], _to(src[1], kind), _to(src[2], kind)), None, None, u.tag)
+    kind = _common(u, u.src)
+    if op is Ops.STACK and u.dtype.kind == "b":
+        return u.with_src(tuple(src))
+    return UOp(op, tuple([_to(s, kind) for s in src]), u.arg, None, u.tag)
+
+
+def _common(u: UOp, operands: tuple[UOp, ...]) -> DType:
+    """The type in which a node is computed."""
+    if u.op not in OpGroup.COMPARISON and not u.dtype.weak:
+        return u.dtype
+    kinds = {s.dtype for s in operands}
+    concrete = {k for k in kinds if not k.weak}
+    if concrete:
+        return UOp(Ops.ADD, operands[:2]).dtype if len(operands) > 1 else concrete.pop()
+    if dtypes.weakfloat in kinds:
+        return strong(dtypes.weakfloat)
+    wide = not (any(s.shape for s in operands) or u.op is Ops.STACK)
+    if wide or not all(_fits(s) for s in operands) or (u.dtype.kind == "i" and not _fits(u)):
+        return dtypes.int64
+    return dtypes.int32
+
+
+def _to(u: UOp, dtype: DType) -> UOp:
+    if u.dtype is dtype:
+        return u
+    if u.op is Ops.STACK and all(s.op is Ops.CONST for s in u.src):
+        return UOp(Ops.STACK, tuple([UOp.const(dtype, s.arg) for s in u.src]))
+    return u.cast(dtype)
+
+
+# --- multiply-add ---
+
+
+def fuse_mulacc(sink: UOp, renderer: Renderer) -> UOp:
+    """Sums that are carried in an accumulator as chains of multiply-adds, where the target has them.
+
+        before: STORE(acc, ADD(ADD(LOAD(acc), MUL(a, b)), MUL(c, d)))
+        after:  STORE(acc, MULACC(c, d, MULACC(a, b, LOAD(acc))))
+
+    Only accumulators: what is added elsewhere keeps the rounding of the product.
+    """
+    order = sink.toposort()
+    stores = [u for u in order if u.op is Ops.STORE and _memory(u) is not None and u.src[1].op is Ops.ADD]
+    stores = [u for u in stores if renderer.supports(Ops.MULACC, u.src[1].dtype)]
+    if not stores:
+        return sink
+    uses: dict[UOp, int] = {}
+    for u in order:
+        for s in u.src:
+            uses[s] = uses.get(s, 0) + 1
+    mapping: dict[UOp, UOp] = {}
+    for store in stores:
+        chain = _accumulation(store, uses)
+        if chain is not None:
+            mapping[store.src[1]] = chain
+    if not mapping:
+        return sink
+    out: dict[UOp, UOp] = {}
+    for u in order:
+        chain = mapping.get(u)
+        out[u] = u.with_src(tuple([out[s] for s in u.src])) if chain is None else _rebuild(chain, out)
+    return out[sink]
+
+
+def _rebuild(new: UOp, out: dict[UOp, UOp]) -> UOp:
+    """A chain over the new forms of its terms."""
+    local: dict[UOp, UOp] = {}
+    for u in new.toposort(lambda n: n not in out):
+        local[u] = out[u] if u in out else u.with_src(tuple([local[s] for s in u.src]))
+    return local[new]
+
+
+def _memory(u: UOp) -> UOp | None:
+    """The register buffer or panel that a STORE or LOAD goes to."""
+    address = u.src[0]
+    memory = address.src[0].base if address.op in (Ops.INDEX, Ops.SHRINK) else address
+    return memory if memory.op is Ops.BUFFER and memory.arg.addrspace in (AddrSpace.REG, AddrSpace.LOCAL) else None
+
+
+def _accumulation(store: UOp, uses: dict[UOp, int]) -> UOp | None:
+    """The terms of the sum that `store` keeps, as multiply-adds on what the accumulator held; None if it holds no term."""
+    memory = _memory(store)
+    terms: list[UOp] = []
+    stack = [store.src[1]]
+    while stack:
+        u = stack.pop()
+        if u.op is Ops.ADD and u.dtype is store.src[1].dtype and (u is store.src[1] or uses[u] == 1):
+            stack.extend((u.src[1], u.src[0]))
+        else:
+            terms.append(u)
+    start = next((t for t in terms if t.op is Ops.LOAD and _memory(t) is memory), None)
+    if start is None or not any(t.op is Ops.MUL for t in terms):
+        return None
+    total = start
+    terms.remove(start)
+    for t in sorted(terms, key=lambda t: t.op is Ops.MUL):  # plain terms first, each kind in its order
+        total = UOp(Ops.MULACC, (*t.src, total)) if t.op is Ops.MUL else UOp(Ops.ADD, (total, t))
+    return total
