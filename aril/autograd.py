@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from aril.dtype import accumulator
 from aril.ops import OpGroup, Ops
+from aril.uop.function import bind, stand_in
 from aril.uop.node import Shape, UOp, sint
 from aril.uop.shape import expand, flip, movement_arg, pad, permute, reduce, reshape, shear, shrink, simple_add
 
@@ -38,11 +39,17 @@ def gradient(root: UOp, root_grad: UOp, targets: Sequence[UOp]) -> list[UOp | No
         )
     if root.dtype.kind != "f":
         raise ValueError(f"gradient: only floats have gradients, the root is {root.dtype.name}; cast it first")
+    return _reverse({root: _fit(root_grad, root)}, targets)
+
+
+def _reverse(grads: dict[UOp, UOp], targets: Sequence[UOp]) -> list[UOp | None]:
+    """The gradients of `targets`, given those of some roots."""
     wanted = set(targets)
-    order = _paths(root, wanted)
-    grads: dict[UOp, UOp] = {root: _fit(root_grad, root)} if order else {}
+    order = _paths(grads, wanted)
     for u in reversed(order):
-        g = grads[u] if u in wanted else grads.pop(u)
+        g = grads.get(u) if u in wanted else grads.pop(u, None)
+        if g is None:  # on a path, yet every rule above gave nothing
+            continue
         sources = inputs(u)
         if not any(s in order for s in sources):
             continue
@@ -52,7 +59,7 @@ def gradient(root: UOp, root_grad: UOp, targets: Sequence[UOp]) -> list[UOp | No
         for s, contribution in zip(sources, rule(u, g), strict=True):
             if contribution is not None and s in order:
                 contribution = _fit(contribution, s)
-                grads[s] = contribution if s not in grads else grads[s] + contribution
+                grads[s] = contribution if s not in grads else _add(grads[s], contribution)
     return [grads.get(t) for t in targets]
 
 
@@ -66,20 +73,22 @@ def inputs(u: UOp) -> tuple[UOp, ...]:
         return u.src[1:]
     if u.op in OpGroup.MOVEMENT or u.op in (Ops.REDUCE, Ops.COPY, Ops.INDEX):
         return u.src[:1]
+    if u.op is Ops.FUNCTION:
+        return u.src[1:]
     return u.src
 
 
-def _paths(root: UOp, targets: set[UOp]) -> dict[UOp, None]:
-    """The nodes that lie on a differentiable way from `root` to a target, sources first."""
+def _paths(roots: Iterable[UOp], targets: set[UOp]) -> dict[UOp, None]:
+    """The nodes that lie on a differentiable way from a root to a target, sources first."""
     kept: dict[UOp, None] = {}
     seen: set[UOp] = set()
-    stack: list[tuple[UOp, bool]] = [(root, False)]
+    stack: list[tuple[UOp, bool]] = [(r, False) for r in roots]
     while stack:
         u, done = stack.pop()
         if done:
             if u in targets or any(s in kept for s in inputs(u)):
                 kept[u] = None
-        elif u not in seen and u.dtype.kind == "f":
+        elif u not in seen and (u.dtype.kind == "f" or u.op is Ops.FUNCTION or u.op is Ops.TUPLE):
             seen.add(u)
             stack.append((u, True))
             stack.extend([(s, False) for s in inputs(u) if s not in seen])
@@ -88,12 +97,23 @@ def _paths(root: UOp, targets: set[UOp]) -> dict[UOp, None]:
 
 def _fit(g: UOp, like: UOp) -> UOp:
     """`g` with the shape and dtype of `like`: summed where `like` is a scalar, repeated where `g` is."""
+    if g.op is Ops.TUPLE:
+        return g
     if g.shape != like.shape:
         if like.shape == ():
             g = reshape(_sum(g, range(len(g.shape))), ())
         else:
             g = _spread(reshape(g, (1,) * len(like.shape)), like.shape)
     return g if like.dtype.weak else g.cast(like.dtype)
+
+
+def _add(a: UOp, b: UOp) -> UOp:
+    """The sum of two contributions; those to a call are TUPLEs, one gradient a result."""
+    if a.op is Ops.TUPLE:
+        return UOp(Ops.TUPLE, tuple([_add(x, y) for x, y in zip(a.src, b.src, strict=True)]))
+    if a.op is Ops.CONST and a.arg == 0:
+        return b
+    return a if b.op is Ops.CONST and b.arg == 0 else a + b
 
 
 def _sum(g: UOp, axes: Iterable[int]) -> UOp:
@@ -264,3 +284,35 @@ def _after(u: UOp, g: UOp) -> Grads:
                 written = transpose(view, written)
             left = written.ne(0.0).where(0.0, left)
     return (left, *reversed(to_values))
+
+
+# --- functions ---
+
+
+@_rule(Ops.GETTUPLE)
+def _gettuple(u: UOp, g: UOp) -> Grads:
+    results = u.src[0].src if u.src[0].op is Ops.TUPLE else u.src[0].src[0].src
+    return (UOp(Ops.TUPLE, tuple([g if n == u.arg else UOp.const(r.dtype, 0) for n, r in enumerate(results)])),)
+
+
+@_rule(Ops.TUPLE)
+def _tuple(u: UOp, g: UOp) -> Grads:
+    return g.src
+
+
+@_rule(Ops.FUNCTION)
+def _function(u: UOp, g: UOp) -> Grads:
+    args = u.src[1:]
+    results = u.src[0].src
+    grads = [_fit(x, r) for x, r in zip(g.src, results, strict=True)]
+    if u.arg.grad is not None:
+        given = tuple(u.arg.grad(tuple(grads), args))
+        return (*given, *[None] * (len(args) - len(given)))
+    # differentiated where every argument is a leaf, though one may be computed from another outside
+    leaves = [stand_in(a) for a in args]
+    roots = [(r, x) for r, x in zip(bind(u, leaves), grads, strict=True) if r.dtype.kind == "f"]
+    total: dict[UOp, UOp] = {}
+    for r, x in roots:
+        total[r] = x if r not in total else _add(total[r], x)
+    outer = dict(zip(leaves, args, strict=True))
+    return tuple([None if x is None else x.substitute(outer) for x in _reverse(total, leaves)])
