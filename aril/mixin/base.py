@@ -1,5 +1,234 @@
-"""Stub until the mixins land."""
+"""The primitives on which the vocabulary is written: what Tensor and UOp each implement, and matching of two operands.
+
+In come values with `shape` and `dtype`; everything in the other files of this room is composed of what is declared here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Self
+
+from aril.dtype import DType, DTypeLike, dtypes, promote, strong
+from aril.ops import Ops
+
+Dim = Any  # an int, or an expression where a dimension is symbolic
+Shape = tuple[Dim, ...]
 
 
-class OpMixin:
+class BaseMixin:
+    """What a value must offer. Movement primitives take complete, checked arguments; the public methods check."""
+
     __slots__ = ()
+
+    # Tensors of a weak type cannot exist, index expressions are made of them.
+    _always_concrete = False
+
+    if TYPE_CHECKING:
+
+        @property
+        def shape(self) -> Shape: ...
+
+        dtype: DType
+
+        def _alu(self, op: Ops, *others: Self) -> Self: ...
+        def _reshape(self, shape: Shape) -> Self: ...
+        def _expand(self, shape: Shape) -> Self: ...
+        def _permute(self, order: tuple[int, ...]) -> Self: ...
+        def _pad(self, pairs: tuple[tuple[Dim, Dim], ...], fill: Any = 0) -> Self: ...
+        def _shrink(self, pairs: tuple[tuple[Dim, Dim], ...]) -> Self: ...
+        def _flip(self, axes: tuple[int, ...]) -> Self: ...
+        def _shear(self, axis: int, by: int, step: int, offset: int, length: int) -> Self: ...
+        def _reduce(self, op: Ops, axes: tuple[int, ...]) -> Self: ...
+        def _take(self, index: Self) -> Self: ...
+        def _const(self, dtype: DType, value: Any) -> Self: ...
+        def _iota(self, n: Dim) -> Self: ...
+        def _lift(self, value: Any) -> Self: ...
+        def _invalid(self, dtype: DType) -> Self: ...
+        def cast(self, dtype: DTypeLike) -> Self: ...
+        def bitcast(self, dtype: DTypeLike) -> Self: ...
+        def detach(self) -> Self: ...
+        def contiguous(self) -> Self: ...
+
+    # --- shape ---
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return len(self.shape)
+
+    def numel(self) -> Dim:
+        """The number of elements."""
+        return dim_prod(self.shape)
+
+    def size(self, dim: int | None = None) -> Any:
+        """The shape, or its entry `dim`."""
+        return self.shape if dim is None else self.shape[self._axis(dim, "size")]
+
+    def element_size(self) -> int:
+        """Bytes of one element."""
+        return self.dtype.itemsize
+
+    def nbytes(self) -> Dim:
+        """Bytes of all elements."""
+        return dim_prod((self.numel(), self.dtype.itemsize))
+
+    @property
+    def max_shape(self) -> tuple[int, ...]:
+        """The shape with each symbolic dimension at its greatest value."""
+        return tuple([d if isinstance(d, int) else int(d.vmax) for d in self.shape])
+
+    def max_numel(self) -> int:
+        """The number of elements at the greatest values of symbolic dimensions."""
+        return math.prod(self.max_shape)
+
+    def is_floating_point(self) -> bool:
+        """True for float types."""
+        return self.dtype.kind == "f"
+
+    def _axis(self, dim: Any, what: str, extra: int = 0) -> int:
+        """`dim` counted from the front. IndexError names the operation. `extra`: positions beyond the axes allowed."""
+        n = len(self.shape) + extra
+        if not isinstance(dim, int):
+            if not hasattr(dim, "__index__"):
+                raise TypeError(f"{what}: an axis is an int, not {dim!r}")
+            dim = dim.__index__()
+        if not -max(n, 1) <= dim < max(n, 1):
+            raise IndexError(
+                f"{what}: axis {dim} does not exist in shape {self.shape}; axes are {-max(n, 1)} to {max(n, 1) - 1}"
+            )
+        return dim + n if dim < 0 and n else max(dim, 0)
+
+    def _axes(self, dims: Any, what: str) -> tuple[int, ...]:
+        """One axis, several, or all (None), counted from the front, sorted. ValueError where one comes twice."""
+        if dims is None:
+            return tuple(range(len(self.shape)))
+        if isinstance(dims, (tuple, list)):
+            out = tuple(sorted([self._axis(d, what) for d in dims]))
+            if len(set(out)) != len(out):
+                raise ValueError(f"{what}: an axis comes twice in {tuple(dims)} (shape {self.shape})")
+            return out if self.shape else ()
+        axis = self._axis(dims, what)
+        return (axis,) if self.shape else ()
+
+    # --- operands ---
+
+    def ufix(self, x: Any) -> Self:
+        """`x` as an operand of this value: a Python scalar becomes a constant of the type it takes beside `self`."""
+        cls = x.__class__
+        if cls is self.__class__:
+            return x  # type: ignore[no-any-return]
+        d = self.dtype
+        if cls is float:
+            return self._const(d if d.kind == "f" else promote(d, dtypes.weakfloat), x)
+        if cls is int:
+            if d.kind == "b":
+                d = dtypes.weakint if not self._always_concrete else dtypes.default_int()
+            return self._const(d, x)
+        if cls is bool:
+            return self._const(d, x)
+        return self._lift(x)
+
+    def _matched(self, other: Any, op: Any = "operation") -> tuple[Self, Self]:
+        """`self` and `other` in one dtype and (scalars aside) one shape."""
+        a, b = self, self.ufix(other)
+        if a.dtype is not b.dtype:
+            a, b = a._promoted(b)
+        sa, sb = a.shape, b.shape
+        if sa != sb and sa and sb:
+            shape = broadcast_shape(sa, sb, what=op)
+            a, b = a._broadcast_to(shape), b._broadcast_to(shape)
+        return a, b
+
+    def _promoted(self, b: Self) -> tuple[Self, Self]:
+        common = promote(self.dtype, b.dtype)
+        if common.weak and self._always_concrete:
+            common = strong(common)
+        return self.cast(common), b.cast(common)
+
+    def _broadcast_to(self, shape: Shape) -> Self:
+        """`self` at `shape`, known to be reachable by broadcasting."""
+        mine = self.shape
+        if mine == shape:
+            return self
+        missing = len(shape) - len(mine)
+        x = self._reshape((1,) * missing + mine) if missing else self
+        return x._expand(shape)
+
+    def _binary(self, op: Ops, other: Any, reverse: bool = False) -> Self:
+        """The elementwise node of two operands, matched."""
+        a, b = self._matched(other, op)
+        return b._alu(op, a) if reverse else a._alu(op, b)
+
+    def _wide(self) -> Self:
+        """Low-precision floats as float32, in which composite functions are computed; others as they are."""
+        d = self.dtype
+        return self.cast(dtypes.float32) if d.kind == "f" and d.itemsize < 4 else self
+
+    def _floating(self) -> Self:
+        """Integers and bool as the default float; floats as they are."""
+        d = self.dtype
+        return self if d.kind == "f" else self.cast(dtypes.default_float())
+
+
+def broadcast_shape(*shapes: Shape, what: Any = "broadcast") -> Shape:
+    """The shape that all `shapes` broadcast to, as in NumPy. Errors: ValueError naming the axis that does not fit."""
+    rank = max(len(s) for s in shapes)
+    out: list[Dim] = []
+    for k in range(rank):
+        size: Dim = 1
+        for s in shapes:
+            i = k - rank + len(s)
+            if i < 0:
+                continue
+            d = s[i]
+            if same(d, 1) or same(d, size):
+                continue
+            if not same(size, 1):
+                name = what.name.lower() if isinstance(what, Ops) else what
+                raise ValueError(
+                    f"{name}: shapes {' and '.join(map(str, shapes))} do not broadcast: axis {k - rank} has {size} and {d}; "
+                    "sizes must be equal or 1"
+                )
+            size = d
+        out.append(size)
+    return tuple(out)
+
+
+def same(a: Dim, b: Dim) -> bool:
+    """True where two dimensions are equal: ints by value, expressions by identity."""
+    return a is b or (isinstance(a, int) and isinstance(b, int) and a == b)
+
+
+def dim_prod(dims: Iterable[Dim]) -> Dim:
+    """The product of dimensions, simplified where symbolic."""
+    out = math.prod(dims)
+    return out if isinstance(out, int) else out._as_dim()
+
+
+def dim_sum(*dims: Dim) -> Dim:
+    """The sum of dimensions, simplified where symbolic."""
+    out = sum(dims)
+    return out if isinstance(out, int) else out._as_dim()
+
+
+def dim_sub(a: Dim, b: Dim) -> Dim:
+    """a - b of dimensions, simplified where symbolic."""
+    out = a - b
+    return out if isinstance(out, int) else out._as_dim()
+
+
+def shape_arg(args: Iterable[Any]) -> Shape:
+    """Dimensions given one by one or as one tuple or list."""
+    args = tuple(args)
+    return tuple(args[0]) if len(args) == 1 and isinstance(args[0], (tuple, list)) else args
+
+
+def to_pair(x: Any, n: int = 2) -> tuple[int, ...]:
+    """An int for each of `n` spatial axes, from one int or from `n` of them."""
+    if isinstance(x, int):
+        return (x,) * n
+    out = tuple(x)
+    if len(out) != n:
+        raise ValueError(f"expected one int or {n} of them, one a spatial axis, not {x!r}")
+    return out

@@ -301,6 +301,74 @@ class UOp(OpMixin):
         """The value that marks "no element here"."""
         return UOp(Ops.Invalid, (), None, dtype)
 
+    # --- primitives of the mixins (aril/mixin/base.py): arguments are complete and checked ---
+
+    def _alu(self, op: Ops, *others: UOp) -> UOp:
+        return UOp(op, (self, *others))
+
+    def _reshape(self, shape: Shape) -> UOp:
+        return _shapes.reshape(self, shape)
+
+    def _expand(self, shape: Shape) -> UOp:
+        return _shapes.expand(self, shape)
+
+    def _permute(self, order: tuple[int, ...]) -> UOp:
+        return _shapes.permute(self, order)
+
+    def _pad(self, pairs: tuple[tuple[sint, sint], ...], fill: PyScalar = 0) -> UOp:
+        return _shapes.pad(self, pairs, wrap(fill, self.dtype))
+
+    def _shrink(self, pairs: tuple[tuple[sint, sint], ...]) -> UOp:
+        return _shapes.shrink(self, pairs)
+
+    def _flip(self, axes: tuple[int, ...]) -> UOp:
+        return _shapes.flip(self, axes)
+
+    def _shear(self, axis: int, by: int, step: int, offset: int, length: int) -> UOp:
+        return _shapes.shear(self, axis, by, step, offset, length)
+
+    def _reduce(self, op: Ops, axes: tuple[int, ...]) -> UOp:
+        return _shapes.reduce(self, op, axes)
+
+    def _take(self, index: UOp) -> UOp:
+        return UOp(Ops.INDEX, (self, index))
+
+    def _const(self, dtype: DType, value: PyScalar) -> UOp:
+        return UOp.const(dtype, value)
+
+    def _iota(self, n: sint) -> UOp:
+        return UOp.iota(n)
+
+    def _lift(self, value: PyScalar | UOp) -> UOp:
+        return UOp.lift(value)
+
+    def _invalid(self, dtype: DType) -> UOp:
+        return UOp.invalid(dtype)
+
+    def _as_dim(self) -> sint:
+        """This expression as a dimension: simplified, an int where it is one."""
+        from aril.uop.symbolic import simplify
+
+        out = simplify(self)
+        return int(out.arg) if out.op is Ops.CONST else out
+
+    @staticmethod
+    def iota(n: sint) -> UOp:
+        """The vector 0, 1, .., n - 1 of weak integers (tensor form): its element is its index."""
+        return UOp(Ops.SPECIAL, (n if isinstance(n, UOp) else UOp.const(dtypes.weakint, n),), "iota")
+
+    def detach(self) -> UOp:
+        """This value, through which no gradient flows."""
+        return UOp(Ops.DETACH, (self,))
+
+    def contiguous(self) -> UOp:
+        """This value, stored in its own order."""
+        return UOp(Ops.CONTIGUOUS, (self,))
+
+    def contiguous_backward(self) -> UOp:
+        """This value; its gradient is stored."""
+        return UOp(Ops.CONTIGUOUS_BACKWARD, (self,))
+
     # --- storage ---
 
     @staticmethod
@@ -526,3 +594,6 @@ def view_flat(flat: UOp, shape: Shape) -> UOp:
 
     out = reshape(flat, largest)
     return out if largest == shape else shrink(out, tuple((0, d) for d in shape))
+
+
+from aril.uop import shape as _shapes  # noqa: E402  (it builds nodes, nodes move by it)

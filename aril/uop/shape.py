@@ -157,6 +157,9 @@ def derive_shape(u: UOp) -> Shape:
         return t.src[u.arg].shape
     if op in OpGroup.VOID or not u.src:
         return ()
+    if op is Ops.SPECIAL and u.arg == "iota":
+        n = u.src[0]
+        return (int(n.arg) if n.op is Ops.CONST else n,)
     if op in (Ops.RANGE, Ops.SPECIAL, Ops.BIND):
         return ()
     return u.src[0].shape

@@ -1,0 +1,351 @@
+"""Products summed over common axes: matrix products, einsum, convolutions and pooling.
+
+Each is two expanded views, one MUL and one REDUCE(ADD) over everything summed, so that the compiler sees one contraction.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Self
+
+from aril.dtype import DTypeLike, accumulator, dtypes, promote, to_dtype
+from aril.mixin.base import broadcast_shape, dim_prod, same, to_pair
+from aril.mixin.functions import MathMixin
+from aril.mixin.notation import parse_einsum
+from aril.ops import Ops
+
+
+class ContractMixin(MathMixin):
+    """Types: operands are promoted; low-precision floats are multiplied and summed in float32 and rounded back once, small
+    integers are summed in (and returned as) the type `accumulator` names. `dtype` asks for another."""
+
+    __slots__ = ()
+
+    def _contract(self, other: Self, axes: tuple[int, ...], dtype: DTypeLike | None = None) -> Self:
+        """The sum over `axes` (which stay with length 1) of the product of two values that broadcast against each other."""
+        common = promote(self.dtype, other.dtype)
+        out_type = to_dtype(dtype) if dtype is not None else common if common.kind == "f" else accumulator(common)
+        carried = accumulator(out_type if dtype is not None else common)
+        a, b = self.cast(carried), other.cast(carried)
+        shape = broadcast_shape(a.shape, b.shape, what="contraction")
+        product = a._broadcast_to(shape)._alu(Ops.MUL, b._broadcast_to(shape))
+        return product._reduced(Ops.ADD, axes, True, "contraction").cast(out_type)
+
+    def dot(self, w: Any, dtype: DTypeLike | None = None) -> Self:
+        """The matrix product as NumPy's `matmul`: (.., m, k) by (.., k, n) gives (.., m, n); vectors on either side lose their axis.
+
+        Errors: ValueError where k differs or a side is a scalar.
+        """
+        w = self.ufix(w)
+        if not self.shape or not w.shape:
+            raise ValueError(f"matmul: scalars have no axis to sum over (shapes {self.shape} and {w.shape}); use mul")
+        k = w.shape[-2] if w.ndim > 1 else w.shape[0]
+        if not same(self.shape[-1], k):
+            raise ValueError(
+                f"matmul: {self.shape} by {w.shape}: the last axis of the left has {self.shape[-1]} elements, "
+                f"the {'second last' if w.ndim > 1 else 'only'} axis of the right {k}; they must agree"
+            )
+        x = self if self.ndim > 1 else self.unsqueeze(0)
+        y = w if w.ndim > 1 else w.unsqueeze(1)
+        left = x._reshape((*x.shape[:-1], 1, x.shape[-1]))
+        right = y.transpose(-1, -2)._reshape((*y.shape[:-2], 1, y.shape[-1], y.shape[-2]))
+        out = left._contract(right, (max(left.ndim, right.ndim) - 1,), dtype)
+        shape = list(out.shape[:-1])
+        if self.ndim == 1:
+            del shape[-2]
+        if w.ndim == 1:
+            del shape[-1]
+        return out._reshape(tuple(shape))
+
+    def matmul(self, x: Any, reverse: Any = False, dtype: DTypeLike | None = None) -> Self:
+        """The matrix product self @ x (x @ self where `reverse`); see `dot`."""
+        return self.ufix(x).dot(self, dtype) if reverse else self.dot(x, dtype)
+
+    def __matmul__(self, x: Any) -> Self:
+        return self.dot(x)
+
+    def __rmatmul__(self, x: Any) -> Self:
+        return self.matmul(x, True)
+
+    def linear(self, weight: Self, bias: Self | None = None, dtype: DTypeLike | None = None) -> Self:
+        """self @ weight + bias; a weight of one axis multiplies elementwise."""
+        out = self * weight if weight.ndim == 1 else self.dot(weight, dtype)
+        return out if bias is None else out + bias
+
+    def einsum(self, formula: str, *others: Any, dtype: DTypeLike | None = None) -> Self:
+        """Products summed as `formula` says (NumPy's notation, `...` too); this value is the first operand."""
+        operands = [self, *[self.ufix(x) for x in others]]
+        inputs, output, letters = parse_einsum(formula, [x.shape for x in operands])
+        placed = [x._einsum_operand(names, letters) for x, names in zip(operands, inputs, strict=True)]
+        summed = tuple([i for i, c in enumerate(letters) if c not in output])
+        out = placed[0]
+        for x in placed[1:-1]:
+            out = out * x
+        if len(placed) > 1:
+            out = out._contract(placed[-1], summed, dtype)
+        else:
+            out = out.sum(summed, True, dtype) if summed else out if dtype is None else out.cast(dtype)
+        kept = [c for c in letters if c in output]
+        out = out._reshape(tuple([d for i, d in enumerate(out.shape) if i not in summed]))
+        return out.permute(*[kept.index(c) for c in output]) if output else out
+
+    def _einsum_operand(self, names: str, letters: str) -> Self:
+        """This operand with an axis for each of `letters`, of length 1 where it has none."""
+        x = self
+        i = 0
+        while i < len(names):  # an index that comes twice is a diagonal
+            first = names.index(names[i])
+            if first < i:
+                x = x.diagonal(0, first, i)
+                names = names[:first] + names[first + 1 : i] + names[i + 1 :] + names[i]
+                i = 0
+            else:
+                i += 1
+        order = sorted(range(len(names)), key=lambda k: letters.index(names[k]))
+        x = x.permute(*order) if order else x
+        sizes = dict(zip([names[k] for k in order], x.shape, strict=True))
+        return x._reshape(tuple([sizes.get(c, 1) for c in letters]))
+
+    # --- windows ---
+
+    def _pool(self, kernel: tuple[int, ...], stride: tuple[int, ...], dilation: tuple[int, ...]) -> Self:
+        """Windows over the last axes: (.., o1, .., on, k1, .., kn)."""
+        n = len(kernel)
+        first = self.ndim - n
+        x = self
+        for i, (k, s, d) in enumerate(zip(kernel, stride, dilation, strict=True)):
+            x = x._windows(first + i, k, s, d)
+        return x
+
+    def _spatial_padding(self, padding: Any, n: int) -> tuple[tuple[int, int], ...]:
+        """Pairs (before, after) for the last `n` axes, from one int, one an axis, or PyTorch's flat form (last axis first)."""
+        if isinstance(padding, int):
+            return ((padding, padding),) * n
+        flat = list(padding)
+        if len(flat) == n and all(isinstance(p, (tuple, list)) for p in flat):
+            return tuple([(int(a), int(b)) for a, b in flat])
+        if len(flat) == n:
+            return tuple([(p, p) for p in flat])
+        if len(flat) == 2 * n:
+            return tuple([(flat[i], flat[i + 1]) for i in range(0, 2 * n, 2)][::-1])
+        raise ValueError(f"padding: expected one int, {n} or {2 * n} of them for {n} spatial axes, not {padding!r}")
+
+    def conv2d(
+        self,
+        weight: Self,
+        bias: Self | None = None,
+        groups: Any = 1,
+        stride: Any = 1,
+        dilation: Any = 1,
+        padding: Any = 0,
+        dtype: DTypeLike | None = None,
+    ) -> Self:
+        """Cross-correlation of x (N, Cin, *spatial) with weight (Cout, Cin / groups, *kernel), over any number of spatial axes.
+
+        Gives (N, Cout, *out) with out = (in + padding - dilation * (kernel - 1) - 1) // stride + 1 an axis. bias: (Cout,).
+        """
+        n = weight.ndim - 2
+        if n < 1 or self.ndim != weight.ndim:
+            raise ValueError(
+                f"conv2d: input {self.shape} and weight {weight.shape} must have the same rank, at least 3"
+            )
+        cout, cin = weight.shape[:2]
+        kernel = weight.shape[2:]
+        batch = self.shape[0]
+        if not same(groups * cin, self.shape[1]) or cout % groups:
+            raise ValueError(
+                f"conv2d: input {self.shape} has {self.shape[1]} channels, weight {weight.shape} with groups={groups} takes "
+                f"{groups * cin} and gives {cout}; they must agree and divide"
+            )
+        strides, dilations = to_pair(stride, n), to_pair(dilation, n)
+        x = self.pad(((0, 0), (0, 0), *self._spatial_padding(padding, n)))
+        for size, k, d in zip(x.shape[2:], kernel, dilations, strict=True):
+            if isinstance(size, int) and size < d * (k - 1) + 1:
+                raise ValueError(
+                    f"conv2d: a kernel of {kernel} (dilation {dilations}) does not fit into {x.shape} after padding"
+                )
+        x = x._pool(kernel, strides, dilations)  # (N, C, *out, *kernel)
+        out = x.shape[2 : 2 + n]
+        x = x._reshape((batch, groups, 1, cin, *out, *kernel))
+        w = weight._reshape((1, groups, cout // groups, cin, *(1,) * n, *kernel))
+        summed = (3, *range(4 + n, 4 + 2 * n))
+        y = x._contract(w, summed, dtype)._reshape((batch, cout, *out))
+        return y if bias is None else y + bias._reshape((1, cout, *(1,) * n))
+
+    def conv_transpose2d(
+        self,
+        weight: Self,
+        bias: Self | None = None,
+        groups: Any = 1,
+        stride: Any = 1,
+        dilation: Any = 1,
+        padding: Any = 0,
+        output_padding: Any = 0,
+    ) -> Self:
+        """The transpose of `conv2d` in x (N, Cin, *spatial) with weight (Cin, Cout / groups, *kernel).
+
+        Gives out = (in - 1) * stride - padding + dilation * (kernel - 1) + output_padding + 1 an axis.
+        """
+        n = weight.ndim - 2
+        if n < 1 or self.ndim != weight.ndim or not same(self.shape[1], weight.shape[0]) or weight.shape[0] % groups:
+            raise ValueError(
+                f"conv_transpose2d: input {self.shape} and weight {weight.shape} with groups={groups} do not fit"
+            )
+        kernel, cin, rout = weight.shape[2:], weight.shape[0] // groups, weight.shape[1]
+        strides, dilations, extra = to_pair(stride, n), to_pair(dilation, n), to_pair(output_padding, n)
+        around = self._spatial_padding(padding, n)
+        w = weight._reshape((groups, cin, rout, *kernel)).transpose(1, 2)
+        w = w.flip(*range(3, 3 + n))._reshape((groups * rout, cin, *kernel))
+        x = self
+        for i, s in enumerate(strides):  # zeros between the elements
+            if s > 1:
+                axis, size = 2 + i, x.shape[2 + i]
+                lead, rest = x.shape[:axis], x.shape[axis + 1 :]
+                x = x._reshape((*lead, size, 1, *rest))
+                x = x._pad(tuple([(0, s - 1) if j == axis + 1 else (0, 0) for j in range(x.ndim)]))
+                x = x._reshape((*lead, size * s, *rest))
+                if size:
+                    x = x._shrink(
+                        tuple([(0, size * s - s + 1) if j == axis else (0, d) for j, d in enumerate(x.shape)])
+                    )
+        pairs = [
+            ((k - 1) * d - b, (k - 1) * d - a + e)
+            for k, d, (b, a), e in zip(kernel, dilations, around, extra, strict=True)
+        ]
+        return x.pad(((0, 0), (0, 0), *pairs)).conv2d(w, bias, groups, 1, dilations)
+
+    def _pool_setup(self, kernel_size: Any, stride: Any, dilation: Any, padding: Any, ceil_mode: Any, what: str) -> Any:
+        kernel = (kernel_size,) * 2 if isinstance(kernel_size, int) else tuple(kernel_size)
+        n = len(kernel)
+        if self.ndim < n:
+            raise ValueError(f"{what}: a window of {kernel} needs {n} spatial axes, the shape is {self.shape}")
+        strides = kernel if stride is None else to_pair(stride, n)
+        dilations = to_pair(dilation, n)
+        pairs = list(self._spatial_padding(padding, n))
+        ceil_extra = [0] * n
+        if ceil_mode:
+            for i, (size, k, s, d, (b, a)) in enumerate(
+                zip(self.shape[-n:], kernel, strides, dilations, pairs, strict=True)
+            ):
+                count = -(-(size + b + a - d * (k - 1) - 1) // s) + 1
+                if (count - 1) * s >= size + b:  # PyTorch: no window starts in the padding behind
+                    count -= 1
+                ceil_extra[i] = max((count - 1) * s + d * (k - 1) + 1 - (size + b + a), 0)
+        return kernel, strides, dilations, tuple(pairs), ceil_extra
+
+    def avg_pool2d(
+        self,
+        kernel_size: Any = (2, 2),
+        stride: Any = None,
+        dilation: Any = 1,
+        padding: Any = 0,
+        ceil_mode: Any = False,
+        count_include_pad: Any = True,
+    ) -> Self:
+        """Means over windows of the last axes (two for an int), `stride` (default: the window) apart."""
+        kernel, strides, dilations, pairs, extra = self._pool_setup(
+            kernel_size, stride, dilation, padding, ceil_mode, "avg_pool2d"
+        )
+        n = len(kernel)
+        lead = ((0, 0),) * (self.ndim - n)
+        axes = tuple(range(-n, 0))
+        behind = (*lead, *[(0, e) for e in extra])
+
+        def windows(x: Any, pad: Any) -> Any:
+            return x.pad((*lead, *pad)).pad(behind)._pool(kernel, strides, dilations).sum(axes)
+
+        total = windows(self._floating(), pairs)
+        if count_include_pad and not any(extra):
+            return total / math.prod(kernel)
+        ones = self._floating().const_like(1)._broadcast_to((1,) * (self.ndim - n) + self.shape[-n:])
+        if count_include_pad:
+            ones = ones._pad((*lead, *pairs), 1)
+            return total / windows(ones, ((0, 0),) * n)
+        return total / windows(ones, pairs)
+
+    def max_pool2d(
+        self,
+        kernel_size: Any = (2, 2),
+        stride: Any = None,
+        dilation: Any = 1,
+        padding: Any = 0,
+        ceil_mode: Any = False,
+        return_indices: Any = False,
+    ) -> Any:
+        """Maxima over windows of the last axes (two for an int), `stride` (default: the window) apart.
+
+        With `return_indices` also where each lies, as a flat position in the (unpadded) spatial axes.
+        """
+        kernel, strides, dilations, pairs, extra = self._pool_setup(
+            kernel_size, stride, dilation, padding, ceil_mode, "max_pool2d"
+        )
+        n = len(kernel)
+        lead = self.ndim - n
+        pads = (*[(0, 0)] * lead, *[(b, a + e) for (b, a), e in zip(pairs, extra, strict=True)])
+        x = self.pad(pads, value=self.dtype.min)._pool(kernel, strides, dilations)
+        axes = tuple(range(-n, 0))
+        top = x.max(axes)
+        if not return_indices:
+            return top
+        spatial = self.shape[lead:]
+        total = dim_prod(spatial)
+        place = self._iota(total).cast(dtypes.default_int())._reshape(spatial)
+        hit = x.eq(top._reshape((*top.shape, *(1,) * n)))
+        if self.dtype.kind == "f":
+            hit = hit | x.isnan()
+        # The first of several: the one farthest from the end.
+        ahead = (total - place).pad(pads[lead:], value=0)._pool(kernel, strides, dilations)
+        index = total - hit.where(ahead, 0).max(axes)
+        return top, index
+
+    def max_unpool2d(
+        self,
+        indices: Self,
+        kernel_size: Any = (2, 2),
+        stride: Any = None,
+        dilation: Any = 1,
+        padding: Any = 0,
+        output_size: Any = None,
+    ) -> Self:
+        """The inverse of `max_pool2d` with its indices (N, C, *out): values back in their places, zeros elsewhere."""
+        n = self.ndim - 2
+        kernel, strides, dilations, pairs, _ = self._pool_setup(
+            to_pair(kernel_size, n), stride, dilation, padding, False, "max_unpool2d"
+        )
+        spatial = output_size
+        if spatial is None:
+            spatial = [
+                (o - 1) * s - b - a + d * (k - 1) + 1
+                for o, s, (b, a), d, k in zip(self.shape[2:], strides, pairs, dilations, kernel, strict=True)
+            ]
+        spatial = tuple(spatial)[-n:]
+        lead = self.shape[:2]
+        total = math.prod(spatial)
+        values, places = self.flatten(2).unsqueeze(-1), indices.flatten(2).unsqueeze(-1)
+        hit = places.eq(self._iota(total).cast(places.dtype))
+        return hit.where(values, 0).sum(2)._reshape((*lead, *spatial)).cast(self.dtype)
+
+    def interpolate(self, size: Any, mode: str = "linear", align_corners: Any = False) -> Self:
+        """The last axes resized to `size`: "linear" (over each axis in turn), "nearest" or "nearest-exact"."""
+        sizes = (size,) if isinstance(size, int) else tuple(size)
+        if mode not in ("linear", "nearest", "nearest-exact"):
+            raise ValueError(f"interpolate: mode is linear, nearest or nearest-exact, not {mode!r}")
+        x = self
+        for k, new in enumerate(sizes):
+            axis = self.ndim - len(sizes) + k
+            old = x.shape[axis]
+            x = x.movedim(axis, 0)
+            place = self._iota(new).cast(dtypes.float32)
+            if mode == "nearest":
+                x = x._take((place * (old / new)).floor().cast(dtypes.int32).clamp(0, old - 1))
+            elif mode == "nearest-exact":
+                x = x._take(((place + 0.5) * (old / new)).floor().cast(dtypes.int32).clamp(0, old - 1))
+            else:
+                source = place * ((old - 1) / max(new - 1, 1)) if align_corners else (place + 0.5) * (old / new) - 0.5
+                source = source.clamp(0.0, float(old - 1))
+                low = source.floor().cast(dtypes.int32)
+                weight = (source - low.cast(dtypes.float32))._reshape((new, *(1,) * (x.ndim - 1)))
+                below, above = x._take(low), x._take((low + 1).clamp(0, old - 1))
+                x = below.lerp(above, weight).cast(self.dtype if self.dtype.kind == "f" else dtypes.default_float())
+            x = x.movedim(0, axis)
+        return x

@@ -1,0 +1,546 @@
+"""Elementwise operations: arithmetic, comparison, bits, rounding, and the operators of Python.
+
+Operands broadcast as in NumPy and are promoted as `aril.dtype.promote` says; Python scalars take the type of what they meet.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Self
+
+from aril.dtype import DType, dtypes, promote, strong
+from aril.mixin.base import BaseMixin, broadcast_shape
+from aril.ops import Ops
+
+
+class ElementwiseMixin(BaseMixin):
+    """Arithmetic and comparison. Shapes: those of the operands, broadcast."""
+
+    __slots__ = ()
+
+    # --- casts by name ---
+
+    def float(self) -> Self:
+        """As float32."""
+        return self.cast(dtypes.float32)
+
+    def half(self) -> Self:
+        """As float16."""
+        return self.cast(dtypes.float16)
+
+    def double(self) -> Self:
+        """As float64."""
+        return self.cast(dtypes.float64)
+
+    def bfloat16(self) -> Self:
+        """As bfloat16."""
+        return self.cast(dtypes.bfloat16)
+
+    def int(self) -> Self:
+        """As int32."""
+        return self.cast(dtypes.int32)
+
+    def long(self) -> Self:
+        """As int64."""
+        return self.cast(dtypes.int64)
+
+    def short(self) -> Self:
+        """As int16."""
+        return self.cast(dtypes.int16)
+
+    def bool(self) -> Self:
+        """As bool: true where the value is not zero (NaN is true)."""
+        return self.cast(dtypes.bool)
+
+    # --- arithmetic ---
+
+    def add(self, x: Any, reverse: Any = False) -> Self:
+        """self + x."""
+        return self._binary(Ops.ADD, x, reverse)
+
+    def sub(self, x: Any, reverse: Any = False) -> Self:
+        """self - x. TypeError for bools, where it has no meaning."""
+        a, b = self._matched(x, Ops.SUB)
+        if a.dtype.kind == "b":
+            raise TypeError("sub of two bools has no meaning; use bitwise_xor, or cast one to an integer")
+        return b._alu(Ops.SUB, a) if reverse else a._alu(Ops.SUB, b)
+
+    def mul(self, x: Any, reverse: Any = False) -> Self:
+        """self * x."""
+        return self._binary(Ops.MUL, x, reverse)
+
+    def div(self, x: Any, reverse: Any = False, rounding_mode: str | None = None) -> Self:
+        """self / x, in floats (integers become the default float first).
+
+        `rounding_mode` "trunc" or "floor" rounds the quotient; integers then stay integers.
+        """
+        if rounding_mode is not None:
+            if rounding_mode not in ("trunc", "floor"):
+                raise ValueError(f"div: rounding_mode is None, 'trunc' or 'floor', not {rounding_mode!r}")
+            a, b = self._matched(x, "div")
+            a, b = (b, a) if reverse else (a, b)
+            if rounding_mode == "floor":
+                return a._floordiv(b)
+            return (
+                a._alu(Ops.FDIV, b)._alu(Ops.TRUNC) if a.dtype.kind == "f" else _integer(a)._alu(Ops.CDIV, _integer(b))
+            )
+        a, b = self._matched(x, "div")
+        if a.dtype.kind != "f":
+            a, b = a.cast(dtypes.default_float()), b.cast(dtypes.default_float())
+        return b._alu(Ops.FDIV, a) if reverse else a._alu(Ops.FDIV, b)
+
+    def floordiv(self, x: Any, reverse: Any = False) -> Self:
+        """The quotient rounded down, as `//` in Python: `(a // b) * b + a % b == a`."""
+        a, b = self._matched(x, "floordiv")
+        return b._floordiv(a) if reverse else a._floordiv(b)
+
+    def mod(self, x: Any, reverse: Any = False) -> Self:
+        """The remainder with the sign of the divisor, as `%` in Python and NumPy."""
+        a, b = self._matched(x, "mod")
+        return b._floormod(a) if reverse else a._floormod(b)
+
+    def fmod(self, x: Any) -> Self:
+        """The remainder with the sign of the dividend, as C's `fmod`.
+
+        Exact for integers; for floats exact while the quotient is below 2**mantissa of the type computed in (float64 for
+        float32 and smaller).
+        """
+        a, b = self._matched(x, "fmod")
+        return a._fmod(b) if a.dtype.kind == "f" else _integer(a)._alu(Ops.CMOD, _integer(b))
+
+    def _floordiv(self, b: Self) -> Self:
+        if self.dtype.kind != "f":
+            return _integer(self)._alu(Ops.FLOORDIV, _integer(b))
+        # As Python: from the exact remainder, not by rounding the quotient, which may round up to the next integer.
+        quotient = self._alu(Ops.SUB, self._floormod(b))._alu(Ops.FDIV, b)
+        nearest = quotient.round()
+        return b.eq(0).where(self._alu(Ops.FDIV, b), nearest)
+
+    def _floormod(self, b: Self) -> Self:
+        if self.dtype.kind != "f":
+            return _integer(self)._alu(Ops.FLOORMOD, _integer(b))
+        r = self._fmod(b)
+        return (r.ne(0) & (r < 0).ne(b < 0)).where(r._alu(Ops.ADD, b), r)
+
+    def _fmod(self, b: Self) -> Self:
+        d = self.dtype
+        wide = dtypes.float64
+        x, y = self.cast(wide), b.cast(wide)
+        r = x._alu(Ops.SUB, x._alu(Ops.FDIV, y)._alu(Ops.TRUNC)._alu(Ops.MUL, y))
+        # The quotient may have been rounded up to an integer: the remainder is then one divisor off.
+        r = (x.ne(0) & r.ne(0) & (r < 0).ne(x < 0)).where(r + y.abs() * (x < 0).where(-1.0, 1.0), r)
+        return (x.isfinite() & y.isinf()).where(x, r).cast(d)
+
+    def neg(self) -> Self:
+        """-self. Unsigned integers wrap; bool is an error."""
+        if self.dtype.kind == "b":
+            raise TypeError("neg of a bool has no meaning; use logical_not")
+        return self._alu(Ops.NEG)
+
+    def reciprocal(self) -> Self:
+        """1 / self, in floats."""
+        return self._floating()._alu(Ops.RECIPROCAL)
+
+    def square(self) -> Self:
+        """self * self."""
+        return self._alu(Ops.MUL, self)
+
+    def usum(self, *others: Any) -> Self:
+        """The sum of this value and `others`, elementwise."""
+        out = self
+        for x in others:
+            out = out.add(x)
+        return out
+
+    def uprod(self, *others: Any) -> Self:
+        """The product of this value and `others`, elementwise."""
+        out = self
+        for x in others:
+            out = out.mul(x)
+        return out
+
+    def pow(self, x: Any, reverse: Any = False) -> Self:
+        """self ** x.
+
+        Small whole exponents multiply; 0.5 is `sqrt`; integers stay integers and wrap, where a negative exponent written
+        as a number is a ValueError and one found in a tensor gives the truncated value (0 beyond bases of 1 and -1).
+        """
+        if isinstance(x, (int, float)) and not reverse:
+            return self._power_of(x)
+        a, b = self._matched(x, Ops.POW)
+        a, b = (b, a) if reverse else (a, b)
+        if a.dtype.kind == "f":
+            return b._alu(Ops.EXP2) if reverse and x.__class__ in (int, float) and x == 2 else a._alu(Ops.POW, b)
+        return _integer(a)._integer_power(_integer(b))
+
+    def _power_of(self, exponent: Any) -> Self:
+        base = self
+        if isinstance(exponent, float) and base.dtype.kind != "f":
+            base = base.cast(promote(base.dtype, dtypes.weakfloat))
+        if base.dtype.kind == "f":
+            if exponent == 0.5:
+                return base._alu(Ops.SQRT)
+            if exponent == -0.5:
+                return base._alu(Ops.SQRT)._alu(Ops.RECIPROCAL)
+            if not (abs(exponent) <= 16 and exponent == int(exponent)):
+                return base._alu(Ops.POW, base._const(base.dtype, exponent))
+        elif exponent < 0:
+            raise ValueError(f"pow: {base.dtype.name} to the power {exponent} is no integer; cast the base to a float")
+        elif base.dtype.kind == "b":
+            base = _integer(base)
+        n = abs(int(exponent))
+        if n == 0:
+            return base.const_like(1)._broadcast_to(base.shape)
+        out: Self | None = None
+        while n:
+            if n & 1:
+                out = base if out is None else out._alu(Ops.MUL, base)
+            n >>= 1
+            if n:
+                base = base._alu(Ops.MUL, base)
+        assert out is not None
+        return out._alu(Ops.RECIPROCAL) if exponent < 0 else out
+
+    def _integer_power(self, exponent: Self) -> Self:
+        out, base = self.const_like(1), self
+        # Bits of the exponent from the lowest; a base doubled 64 times over has wrapped for good or is 0, 1.
+        for k in range(exponent.dtype.bits - (exponent.dtype.kind == "i")):
+            out = (exponent._alu(Ops.AND, exponent.const_like(1 << k))).ne(0).where(out._alu(Ops.MUL, base), out)
+            base = base._alu(Ops.MUL, base)
+        if exponent.dtype.kind == "u":
+            return out
+        odd = exponent._alu(Ops.AND, exponent.const_like(1)).ne(0)
+        inverse = self.eq(1).where(
+            1, self.eq(-1).where(odd.where(self.const_like(-1), self.const_like(1)), self.const_like(0))
+        )
+        return (exponent < 0).where(inverse, out)
+
+    def maximum(self, x: Any) -> Self:
+        """The greater of both; NaN where either is NaN."""
+        return self._binary(Ops.MAX, x)
+
+    def minimum(self, x: Any) -> Self:
+        """The lesser of both; NaN where either is NaN."""
+        a, b = self._matched(x, "minimum")
+        return a._mirrored()._alu(Ops.MAX, b._mirrored())._mirrored()
+
+    def _mirrored(self) -> Self:
+        """An order-reversing map that is its own inverse: negation of floats, complement of integers and bool."""
+        return self._alu(Ops.NEG) if self.dtype.kind == "f" else self.bitwise_not()
+
+    def clamp(self, min_: Any = None, max_: Any = None, *, min: Any = None, max: Any = None) -> Self:
+        """Not below `min` and not above `max`, each a number or a tensor; at least one is given."""
+        low, high = (min if min_ is None else min_), (max if max_ is None else max_)
+        if low is None and high is None:
+            raise ValueError("clamp: neither min nor max is given")
+        out = self if low is None else self.maximum(low)
+        return out if high is None else out.minimum(high)
+
+    def clip(self, min_: Any = None, max_: Any = None, *, min: Any = None, max: Any = None) -> Self:
+        """The same as `clamp`."""
+        return self.clamp(min_, max_, min=min, max=max)
+
+    # --- bits ---
+
+    def bitwise_and(self, x: Any, reverse: Any = False) -> Self:
+        """self & x, for integers and bool."""
+        return self._bits(Ops.AND, x)
+
+    def bitwise_or(self, x: Any, reverse: Any = False) -> Self:
+        """self | x, for integers and bool."""
+        return self._bits(Ops.OR, x)
+
+    def bitwise_xor(self, x: Any, reverse: Any = False) -> Self:
+        """self ^ x, for integers and bool."""
+        return self._bits(Ops.XOR, x)
+
+    def _bits(self, op: Ops, x: Any) -> Self:
+        a, b = self._matched(x, op)
+        if a.dtype.kind == "f":
+            raise TypeError(
+                f"bitwise {op.name.lower()} needs integers or bools, not {self.dtype.name} and {_dtype_name(x)}"
+            )
+        return a._alu(op, b)
+
+    def bitwise_not(self) -> Self:
+        """~self, for integers and bool."""
+        if self.dtype.kind == "f":
+            raise TypeError(f"bitwise_not needs integers or bools, not {self.dtype.name}")
+        return self.logical_not() if self.dtype.kind == "b" else self._alu(Ops.XOR, self.const_like(-1))
+
+    def logical_not(self) -> Self:
+        """True where the value is zero (or False)."""
+        if self.dtype.kind != "b":
+            return self.eq(0)
+        return self._alu(Ops.CMPNE, self._const(dtypes.bool, True))
+
+    def lshift(self, x: Any, reverse: Any = False) -> Self:
+        """self << x, for integers. A count of at least the width gives 0."""
+        return self._shift(Ops.SHL, x, reverse)
+
+    def rshift(self, x: Any, reverse: Any = False) -> Self:
+        """self >> x, for integers; signed values keep their sign. A count of at least the width shifts everything out."""
+        return self._shift(Ops.SHR, x, reverse)
+
+    def _shift(self, op: Ops, x: Any, reverse: Any) -> Self:
+        a, b = self._matched(x, op)
+        a, b = (b, a) if reverse else (a, b)
+        if a.dtype.kind == "f":
+            raise TypeError(f"{op.name.lower()} needs integers, not {self.dtype.name} and {_dtype_name(x)}")
+        a, b = _integer(a), _integer(b)
+        last = a.dtype.bits - 1
+        if isinstance(x, int) and not reverse:
+            if x < 0:
+                raise ValueError(f"{op.name.lower()}: a count is at least 0, not {x}")
+            if x <= last:
+                return a._alu(op, b)
+        elif a.dtype.weak:
+            return a._alu(op, b)
+        inside = b <= last
+        if op is Ops.SHR:
+            return (
+                a._alu(op, inside.where(b, last))
+                if a.dtype.kind == "i"
+                else inside.where(a._alu(op, b.minimum(last)), 0)
+            )
+        return inside.where(a._alu(op, b.minimum(last)), 0)
+
+    # --- comparison ---
+
+    def _compare(self, op: Ops, x: Any, reverse: Any = False) -> Self:
+        if x.__class__ is int and self.dtype.kind in "iu" and not self.dtype.min <= x <= self.dtype.max:
+            # Beyond every value of the type: what it is compared with must not wrap.
+            return self.cast(dtypes.float64)._binary(op, float(x), reverse)
+        return self._binary(op, x, reverse)
+
+    def eq(self, x: Any) -> Self:
+        """self == x, elementwise."""
+        return self._compare(Ops.CMPEQ, x)
+
+    def ne(self, x: Any) -> Self:
+        """self != x, elementwise."""
+        return self._compare(Ops.CMPNE, x)
+
+    def __lt__(self, x: Any) -> Self:
+        return self._compare(Ops.CMPLT, x)
+
+    def __gt__(self, x: Any) -> Self:
+        return self._compare(Ops.CMPLT, x, True)
+
+    def __le__(self, x: Any) -> Self:
+        return self._at_most(x, False)
+
+    def __ge__(self, x: Any) -> Self:
+        return self._at_most(x, True)
+
+    def _at_most(self, x: Any, reverse: Any) -> Self:
+        other = self.ufix(x)
+        if self.dtype.kind == "f" or other.dtype.kind == "f":  # with NaN, "not greater" is not "less or equal"
+            return self._compare(Ops.CMPLT, x, reverse)._alu(Ops.OR, self._compare(Ops.CMPEQ, x))
+        return self._compare(Ops.CMPLT, x, not reverse).logical_not()
+
+    def isnan(self) -> Self:
+        """True where the value is NaN."""
+        return self._alu(Ops.CMPNE, self)
+
+    def isinf(self, detect_positive: Any = True, detect_negative: Any = True) -> Self:
+        """True where the value is an infinity (of the signs asked for)."""
+        if self.dtype.kind != "f":
+            return self.ne(self)
+        up, down = self.eq(math.inf), self.eq(-math.inf)
+        if detect_positive and detect_negative:
+            return up._alu(Ops.OR, down)
+        return (
+            up
+            if detect_positive
+            else down
+            if detect_negative
+            else self._const(dtypes.bool, False)._broadcast_to(self.shape)
+        )
+
+    def isfinite(self) -> Self:
+        """True where the value is neither NaN nor an infinity."""
+        return self.eq(self) if self.dtype.kind != "f" else self.abs() < math.inf
+
+    def isclose(self, other: Any, rtol: Any = 1e-5, atol: Any = 1e-8, equal_nan: Any = False) -> Self:
+        """|self - other| <= atol + rtol * |other|, elementwise; equal infinities are close, NaN only on request."""
+        a, b = self._matched(other, "isclose")
+        if a.dtype.kind == "b":
+            return a.eq(b)
+        near = b.isfinite() & ((a - b).abs() <= b.abs() * rtol + atol)
+        out = near | a.eq(b)
+        return out | (a.isnan() & b.isnan()) if equal_nan else out
+
+    def where(self, x: Any, y: Any) -> Self:
+        """x where this condition holds, y elsewhere; the three broadcast. The condition is bool (else: not zero)."""
+        cond = self if self.dtype.kind == "b" else self.ne(0)
+        cls = self.__class__
+        scalars = (bool, int, float)
+        if x.__class__ is cls:
+            a, b = x._matched(y, "where")
+        elif y.__class__ is cls:
+            b, a = y._matched(x, "where")
+        elif x.__class__ in scalars and y.__class__ in scalars:
+            d = promote(dtypes.from_py(x), dtypes.from_py(y))
+            d = strong(d) if self._always_concrete else d
+            a, b = self._const(d, x), self._const(d, y)
+        else:
+            a, b = self._lift(x)._matched(self._lift(y) if y.__class__ not in scalars else y, "where")
+        shapes = {s for s in (cond.shape, a.shape, b.shape) if s}
+        if len(shapes) > 1:
+            shape = broadcast_shape(*shapes, what="where")
+            cond, a, b = [v._broadcast_to(shape) if v.shape else v for v in (cond, a, b)]
+        return cond._alu(Ops.WHERE, a, b)
+
+    # --- rounding and sign ---
+
+    def trunc(self) -> Self:
+        """Rounded towards zero; integers as they are."""
+        return self._alu(Ops.TRUNC) if self.dtype.kind == "f" else self
+
+    def floor(self) -> Self:
+        """Rounded down; integers as they are."""
+        if self.dtype.kind != "f":
+            return self
+        t = self._alu(Ops.TRUNC)
+        return (self < t).where(t - 1.0, t)
+
+    def ceil(self) -> Self:
+        """Rounded up; integers as they are."""
+        if self.dtype.kind != "f":
+            return self
+        t = self._alu(Ops.TRUNC)
+        return (t < self).where(t + 1.0, t)
+
+    def round(self) -> Self:
+        """Rounded to the nearest integer, halves to the even one; integers as they are."""
+        if self.dtype.kind != "f":
+            return self
+        t = self._alu(Ops.TRUNC)
+        rest = (self - t).abs()
+        odd = (t * 0.5)._alu(Ops.TRUNC).mul(2.0).ne(t)
+        away = (self < 0).where(t - 1.0, t + 1.0)
+        return ((rest > 0.5) | (rest.eq(0.5) & odd)).where(away, t)
+
+    def abs(self) -> Self:
+        """The absolute value. The least signed integer has none and stays."""
+        return self if self.dtype.kind in "ub" else self._alu(Ops.MAX, self._alu(Ops.NEG))
+
+    def sign(self) -> Self:
+        """-1, 0 or 1 by the sign; NaN stays NaN."""
+        if self.dtype.kind in "ub":
+            return self.ne(0).cast(self.dtype)
+        zero = self if self.dtype.kind == "f" else self.const_like(0)
+        return (self > 0).where(self.const_like(1), (self < 0).where(self.const_like(-1), zero))
+
+    def signbit(self) -> Self:
+        """True for negative values, -0.0 and NaN with the sign set included."""
+        if self.dtype.kind != "f":
+            return self < 0
+        return (
+            self.bitcast({1: dtypes.int8, 2: dtypes.int16, 4: dtypes.int32, 8: dtypes.int64}[self.dtype.itemsize]) < 0
+        )
+
+    def copysign(self, other: Any) -> Self:
+        """The magnitude of this value with the sign of `other`, signs of zero and NaN included."""
+        a, b = self._floating()._matched(other, "copysign")
+        return b.signbit().ne(a.signbit()).where(-a, a)
+
+    def lerp(self, end: Any, weight: Any) -> Self:
+        """self + (end - self) * weight."""
+        return self + (self._matched(end, "lerp")[1] - self) * weight
+
+    def const_like(self, value: Any) -> Self:
+        """A scalar constant of this dtype; it broadcasts against anything."""
+        return self._const(self.dtype, value)
+
+    # --- operators ---
+
+    def __add__(self, x: Any) -> Self:
+        return self._binary(Ops.ADD, x)
+
+    def __radd__(self, x: Any) -> Self:
+        return self._binary(Ops.ADD, x, True)
+
+    def __sub__(self, x: Any) -> Self:
+        return self.sub(x)
+
+    def __rsub__(self, x: Any) -> Self:
+        return self.sub(x, True)
+
+    def __mul__(self, x: Any) -> Self:
+        return self._binary(Ops.MUL, x)
+
+    def __rmul__(self, x: Any) -> Self:
+        return self._binary(Ops.MUL, x, True)
+
+    def __truediv__(self, x: Any) -> Self:
+        return self.div(x)
+
+    def __rtruediv__(self, x: Any) -> Self:
+        return self.div(x, True)
+
+    def __floordiv__(self, x: Any) -> Self:
+        return self.floordiv(x)
+
+    def __rfloordiv__(self, x: Any) -> Self:
+        return self.floordiv(x, True)
+
+    def __mod__(self, x: Any) -> Self:
+        return self.mod(x)
+
+    def __rmod__(self, x: Any) -> Self:
+        return self.mod(x, True)
+
+    def __pow__(self, x: Any) -> Self:
+        return self.pow(x)
+
+    def __rpow__(self, x: Any) -> Self:
+        return self.pow(x, True)
+
+    def __and__(self, x: Any) -> Self:
+        return self._bits(Ops.AND, x)
+
+    def __or__(self, x: Any) -> Self:
+        return self._bits(Ops.OR, x)
+
+    def __xor__(self, x: Any) -> Self:
+        return self._bits(Ops.XOR, x)
+
+    __rand__, __ror__, __rxor__ = __and__, __or__, __xor__
+
+    def __lshift__(self, x: Any) -> Self:
+        return self._shift(Ops.SHL, x, False)
+
+    def __rlshift__(self, x: Any) -> Self:
+        return self._shift(Ops.SHL, x, True)
+
+    def __rshift__(self, x: Any) -> Self:
+        return self._shift(Ops.SHR, x, False)
+
+    def __rrshift__(self, x: Any) -> Self:
+        return self._shift(Ops.SHR, x, True)
+
+    def __neg__(self) -> Self:
+        return self.neg()
+
+    def __pos__(self) -> Self:
+        return self
+
+    def __invert__(self) -> Self:
+        return self.bitwise_not()
+
+    def __abs__(self) -> Self:
+        return self.abs()
+
+
+def _integer(x: Any) -> Any:
+    """Bool as an integer of the default type (of the weak one in index expressions)."""
+    if x.dtype.kind != "b":
+        return x
+    d: DType = dtypes.default_int() if x._always_concrete else dtypes.weakint
+    return x.cast(d)
+
+
+def _dtype_name(x: Any) -> str:
+    return x.dtype.name if hasattr(x, "dtype") else type(x).__name__

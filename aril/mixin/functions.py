@@ -1,0 +1,308 @@
+"""Functions of analysis and activations, composed of a few elementwise nodes so that they differentiate and fuse.
+
+Low-precision floats are computed in float32 and rounded once. Sources of the formulas stand beside them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, Self
+
+from aril.dtype import dtypes
+from aril.mixin import fits
+from aril.mixin.reduce import ReduceMixin
+from aril.ops import Ops
+
+
+def _in_wide_float(f: Callable[..., Any]) -> Callable[..., Any]:
+    """Integers come in as the default float, low precision is computed in float32 and rounded back once."""
+
+    @wraps(f)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        x = self._floating()
+        if x.dtype.itemsize >= 4:
+            return f(x, *args, **kwargs)
+        return f(x.cast(dtypes.float32), *args, **kwargs).cast(x.dtype)
+
+    return method
+
+
+class MathMixin(ReduceMixin):
+    """Elementwise functions; integers give the default float. Shapes stay."""
+
+    __slots__ = ()
+
+    # --- powers, exponentials and logarithms ---
+
+    def sqrt(self) -> Self:
+        """The square root; NaN below zero."""
+        return self._floating()._alu(Ops.SQRT)
+
+    def rsqrt(self) -> Self:
+        """1 / sqrt(self)."""
+        return self.sqrt()._alu(Ops.RECIPROCAL)
+
+    def exp2(self) -> Self:
+        """2 ** self."""
+        return self._floating()._alu(Ops.EXP2)
+
+    def log2(self) -> Self:
+        """The logarithm to base 2."""
+        return self._floating()._alu(Ops.LOG2)
+
+    @_in_wide_float
+    def exp(self) -> Self:
+        """e ** self, as 2 ** (self * log2(e))."""
+        return self._alu(Ops.MUL, self.const_like(1 / math.log(2)))._alu(Ops.EXP2)
+
+    @_in_wide_float
+    def log(self) -> Self:
+        """The natural logarithm."""
+        return self._alu(Ops.LOG2)._alu(Ops.MUL, self.const_like(math.log(2)))
+
+    @_in_wide_float
+    def log10(self) -> Self:
+        """The logarithm to base 10."""
+        return self._alu(Ops.LOG2)._alu(Ops.MUL, self.const_like(math.log10(2)))
+
+    @_in_wide_float
+    def expm1(self) -> Self:
+        """exp(self) - 1 without cancellation: its Taylor series near zero, the difference elsewhere."""
+        terms = 15 if self.dtype is dtypes.float64 else 9
+        small = self.abs() < 0.4
+        x = small.where(self, self.const_like(0))
+        series = _horner(x, [1 / math.factorial(k) for k in range(terms, 0, -1)]) * x
+        return small.where(series, self.exp() - 1.0)
+
+    @_in_wide_float
+    def log1p(self) -> Self:
+        """log(1 + self) without cancellation.
+
+        With u = 1 + x rounded, log(u) * x / (u - 1) makes good for the rounding (Goldberg, "What Every Computer Scientist
+        Should Know About Floating-Point Arithmetic", theorem 4).
+        """
+        u = self + 1.0
+        plain = u.eq(1) | u.isfinite().logical_not()
+        ratio = self / plain.where(u.const_like(1), u - 1.0)
+        return u.eq(1).where(self, plain.where(u.log(), u.log() * ratio))
+
+    @_in_wide_float
+    def logaddexp(self, other: Any) -> Self:
+        """log(exp(self) + exp(other)), without overflow."""
+        a, b = self._matched(other, "logaddexp")
+        top = a.maximum(b)
+        gap = a.eq(b).where(a.const_like(0), (a - b).abs())
+        return top + gap.neg().exp().log1p()
+
+    # --- trigonometry ---
+
+    def sin(self) -> Self:
+        """The sine of radians."""
+        return self._floating()._alu(Ops.SIN)
+
+    @_in_wide_float
+    def cos(self) -> Self:
+        """The cosine of radians: sin(pi/2 - |x|) near the first zeros, 1 - 2 sin(x/2)**2 elsewhere; one sine is computed."""
+        r = self.abs()
+        near = (r > 1.0) & (r < 2.2)
+        high = math.pi / 2 if self.dtype is dtypes.float64 else 1.57079637050628662109375  # pi/2 rounded to float32
+        low = 6.123233995736766e-17 if self.dtype is dtypes.float64 else math.pi / 2 - high
+        s = near.where((high - r) + low, self * 0.5)._alu(Ops.SIN)
+        return near.where(s, 1.0 - s * s * 2.0)
+
+    @_in_wide_float
+    def tan(self) -> Self:
+        """The tangent of radians."""
+        return self.sin() / self.cos()
+
+    @_in_wide_float
+    def atan(self) -> Self:
+        """The angle in -pi/2..pi/2 whose tangent this is.
+
+        atan(x) = pi/2 - atan(1/x) beyond 1, then twice atan(x) = 2 atan(x / (1 + sqrt(1 + x*x))), then Taylor's series, whose
+        terms fall below rounding for |x| < tan(pi/16).
+        """
+        r = self._magnitude()
+        big = r > 1.0
+        # A harmless operand where the branch is not taken keeps infinities out of the gradient.
+        t = big.where(big.where(r, r.const_like(1)).reciprocal(), big.where(r.const_like(0), r))
+        for _ in range(2):
+            t = t / ((t * t + 1.0).sqrt() + 1.0)
+        terms = 13 if self.dtype is dtypes.float64 else 6
+        angle = _horner(t * t, [(-1) ** k / (2 * k + 1) for k in range(terms - 1, -1, -1)]) * t * 4.0
+        return big.where(math.pi / 2 - angle, angle).copysign(self)
+
+    @_in_wide_float
+    def asin(self) -> Self:
+        """The angle in -pi/2..pi/2 whose sine this is; NaN beyond 1."""
+        return (self / ((1.0 - self) * (1.0 + self)).sqrt()).atan()
+
+    @_in_wide_float
+    def acos(self) -> Self:
+        """The angle in 0..pi whose cosine this is; NaN beyond 1."""
+        return ((1.0 - self) / (1.0 + self)).sqrt().atan() * 2.0
+
+    @_in_wide_float
+    def sinh(self) -> Self:
+        """The hyperbolic sine: from m = exp(|x|) - 1, (m + m / (m + 1)) / 2."""
+        m = self._magnitude().expm1()
+        return (m.isfinite().where((m + m / (m + 1.0)) * 0.5, m)).copysign(self)
+
+    @_in_wide_float
+    def cosh(self) -> Self:
+        """The hyperbolic cosine: (exp(|x|) + exp(-|x|)) / 2, halved before it can overflow."""
+        h = self.abs().sub(math.log(2)).exp()
+        return h + 0.25 / h
+
+    @_in_wide_float
+    def tanh(self) -> Self:
+        """The hyperbolic tangent: with m = exp(-2|x|) - 1, -m / (m + 2) with the sign of x."""
+        m = (self._magnitude() * -2.0).expm1()
+        return (m / (m + 2.0)).neg().copysign(self)
+
+    @_in_wide_float
+    def asinh(self) -> Self:
+        """The inverse of `sinh`: log1p(r + r*r / (1 + sqrt(1 + r*r))) for r = |x|."""
+        r = self._magnitude()
+        large = r > 1e15 if self.dtype is dtypes.float64 else r > 1e7
+        s = large.where(r.const_like(1), r)
+        near = (s + s * s / ((s * s + 1.0).sqrt() + 1.0)).log1p()
+        return large.where(r.log() + math.log(2), near).copysign(self)
+
+    @_in_wide_float
+    def acosh(self) -> Self:
+        """The inverse of `cosh` for values from 1; NaN below: log1p(t + sqrt(2t + t*t)) for t = x - 1."""
+        t = self - 1.0
+        large = t > 1e15 if self.dtype is dtypes.float64 else t > 1e7
+        s = large.where(t.const_like(1), t)
+        return large.where(self.log() + math.log(2), (s + (s * 2.0 + s * s).sqrt()).log1p())
+
+    @_in_wide_float
+    def atanh(self) -> Self:
+        """The inverse of `tanh`; infinite at 1, NaN beyond: log1p(2x / (1 - x)) / 2."""
+        r = self._magnitude()
+        return ((r * 2.0 / (1.0 - r)).log1p() * 0.5).copysign(self)
+
+    @_in_wide_float
+    def erf(self) -> Self:
+        """The error function, from fits of our own (`aril/mixin/fits.py`): x P(x*x) up to 1, 1 - exp(-x*x) Q(t) beyond.
+
+        Within 4 ulp of float32, 1e-15 of float64.
+        """
+        small, large = (
+            (fits.ERF_SMALL_64, fits.ERFCX_64) if self.dtype is dtypes.float64 else (fits.ERF_SMALL_32, fits.ERFCX_32)
+        )
+        r = self.abs()
+        inner = r < 1.0
+        x = inner.where(self, self.const_like(0))
+        near = _horner(x * x, small) * x
+        y = inner.where(r.const_like(1), r.minimum(6.0 if self.dtype is dtypes.float64 else 4.0))
+        t = (y - fits.ERFCX_CENTRE) / (y + fits.ERFCX_CENTRE)
+        far = (1.0 - (y * y).neg().exp() * _horner(t, large)).copysign(self)
+        return self.isnan().where(self, inner.where(near, far))
+
+    def _magnitude(self) -> Self:
+        """|x| whose derivative at 0 is the one `copysign` undoes, for odd functions computed from the magnitude."""
+        return self.signbit().where(self.neg(), self)
+
+    # --- activations ---
+
+    def relu(self) -> Self:
+        """max(x, 0), NaN staying NaN; the gradient at 0 is 0."""
+        return self._alu(Ops.MAX, self.const_like(0))
+
+    def relu6(self) -> Self:
+        """min(max(x, 0), 6)."""
+        return self.relu() - (self - 6).relu()
+
+    @_in_wide_float
+    def sigmoid(self) -> Self:
+        """1 / (1 + exp(-x)), from exp(-|x|) so that nothing overflows."""
+        t = self.abs().neg().exp()
+        r = (t + 1.0).reciprocal()
+        return (self < 0).where(t * r, r)
+
+    @_in_wide_float
+    def logsigmoid(self) -> Self:
+        """log(sigmoid(x))."""
+        return self.neg().softplus().neg()
+
+    @_in_wide_float
+    def silu(self) -> Self:
+        """x * sigmoid(x) (Elfwing et al. 2017)."""
+        return self * self.sigmoid()
+
+    def swish(self) -> Self:
+        """The same as `silu`."""
+        return self.silu()
+
+    @_in_wide_float
+    def gelu(self, approximate: str = "none") -> Self:
+        """x times the normal distribution function (Hendrycks and Gimpel 2016); "tanh" uses their approximation."""
+        if approximate == "tanh":
+            inner = (self + self * self * self * 0.044715) * math.sqrt(2 / math.pi)
+            return self * (inner.tanh() + 1.0) * 0.5
+        if approximate != "none":
+            raise ValueError(f"gelu: approximate is 'none' or 'tanh', not {approximate!r}")
+        return self * ((self * math.sqrt(0.5)).erf() + 1.0) * 0.5
+
+    @_in_wide_float
+    def quick_gelu(self) -> Self:
+        """x * sigmoid(1.702 x)."""
+        return self * (self * 1.702).sigmoid()
+
+    @_in_wide_float
+    def softplus(self, beta: Any = 1.0) -> Self:
+        """log(1 + exp(beta * x)) / beta."""
+        x = self * beta
+        return (x.maximum(0.0) + x.abs().neg().exp().log1p()) / beta
+
+    @_in_wide_float
+    def mish(self) -> Self:
+        """x * tanh(softplus(x)) (Misra 2019)."""
+        return self * self.softplus().tanh()
+
+    @_in_wide_float
+    def elu(self, alpha: Any = 1.0) -> Self:
+        """x above 0, alpha * (exp(x) - 1) below (Clevert et al. 2015)."""
+        return (self > 0).where(self, self.minimum(0.0).expm1() * alpha)
+
+    @_in_wide_float
+    def celu(self, alpha: Any = 1.0) -> Self:
+        """max(x, 0) + min(alpha * (exp(x / alpha) - 1), 0)."""
+        return (self > 0).where(self, (self.minimum(0.0) / alpha).expm1() * alpha)
+
+    @_in_wide_float
+    def selu(self, alpha: Any = 1.6732632423543772, gamma: Any = 1.0507009873554805) -> Self:
+        """gamma * elu(x, alpha) (Klambauer et al. 2017)."""
+        return self.elu(alpha) * gamma
+
+    def leaky_relu(self, neg_slope: Any = 0.01) -> Self:
+        """x above 0, neg_slope * x below."""
+        return (self < 0).where(self * neg_slope, self)
+
+    def hardsigmoid(self, alpha: Any = 1 / 6, beta: Any = 0.5) -> Self:
+        """alpha * x + beta, kept within 0 and 1."""
+        return (self * alpha + beta).clamp(0.0, 1.0)
+
+    def hardswish(self) -> Self:
+        """x * relu6(x + 3) / 6 (Howard et al. 2019)."""
+        return self * (self + 3.0).relu6() * (1 / 6)
+
+    def hardtanh(self, min_val: Any = -1.0, max_val: Any = 1.0) -> Self:
+        """x kept within `min_val` and `max_val`."""
+        return self.clamp(min_val, max_val)
+
+    def softsign(self) -> Self:
+        """x / (1 + |x|)."""
+        return self / (self.abs() + 1.0)
+
+
+def _horner(x: Any, coefficients: list[float]) -> Any:
+    """The polynomial in x, highest power first."""
+    out = x.const_like(coefficients[0])
+    for c in coefficients[1:]:
+        out = out._alu(Ops.MUL, x)._alu(Ops.ADD, x.const_like(c))
+    return out

@@ -1,0 +1,421 @@
+"""Movement operations: the same elements in another arrangement, without arithmetic.
+
+Each public method checks its arguments, counts negative axes from the back, and calls one primitive or composes a few.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Self
+
+from aril.dtype import promote
+from aril.mixin.base import Dim, broadcast_shape, dim_prod, dim_sub, dim_sum, same, shape_arg
+from aril.mixin.elementwise import ElementwiseMixin
+from aril.ops import Ops
+
+
+class MovementMixin(ElementwiseMixin):
+    """Reshaping, slicing, padding, joining. The dtype stays (joined values are promoted to a common one)."""
+
+    __slots__ = ()
+
+    # --- the shape ---
+
+    def reshape(self, *shape: Any) -> Self:
+        """The elements in row-major order at `shape`; one entry may be -1 (what is left), None keeps that axis.
+
+        Errors: ValueError where the number of elements differs.
+        """
+        old = self.shape
+        new = shape_arg(shape)
+        if None in new:
+            new = tuple([old[i] if d is None else d for i, d in enumerate(new)])
+        if -1 in [d for d in new if isinstance(d, int)]:
+            known = dim_prod([d for d in new if not (isinstance(d, int) and d == -1)])
+            if sum(1 for d in new if isinstance(d, int) and d == -1) > 1:
+                raise ValueError(f"reshape: only one dimension can be -1, not {new}")
+            total = dim_prod(old)
+            rest = self._quotient(total, known)
+            if rest is None:
+                raise ValueError(f"reshape: {total} elements (shape {old}) do not divide into {new}")
+            new = tuple([rest if isinstance(d, int) and d == -1 else d for d in new])
+        if new == old:
+            return self
+        if all(isinstance(d, int) for d in new + old):
+            if dim_prod(new) != dim_prod(old) or any(d < 0 for d in new):
+                raise ValueError(
+                    f"reshape: shape {old} has {dim_prod(old)} elements, {new} would have {dim_prod(new)}; "
+                    "the numbers must agree"
+                )
+        return self._reshape(new)
+
+    @staticmethod
+    def _quotient(total: Dim, known: Dim) -> Dim | None:
+        if isinstance(total, int) and isinstance(known, int):
+            if known == 0:
+                return 0 if total == 0 else None
+            return total // known if total % known == 0 else None
+        return (total // known)._as_dim()
+
+    def view(self, *shape: Any) -> Self:
+        """The same as `reshape`."""
+        return self.reshape(*shape)
+
+    def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Self:
+        """Axes `start_dim` to `end_dim` (included) as one."""
+        start, end = self._axis(start_dim, "flatten"), self._axis(end_dim, "flatten")
+        if not self.shape:
+            return self._reshape((1,))
+        if start > end:
+            raise ValueError(f"flatten: start_dim {start_dim} lies behind end_dim {end_dim} in shape {self.shape}")
+        return self.reshape(*self.shape[:start], dim_prod(self.shape[start : end + 1]), *self.shape[end + 1 :])
+
+    def unflatten(self, dim: int, sizes: Sequence[Dim]) -> Self:
+        """Axis `dim` as several of `sizes` (one may be -1)."""
+        d = self._axis(dim, "unflatten")
+        sizes = tuple(sizes)
+        known = dim_prod([s for s in sizes if not same(s, -1)])
+        if any(same(s, -1) for s in sizes):
+            sizes = tuple([self._quotient(self.shape[d], known) if same(s, -1) else s for s in sizes])
+        if None in sizes or not same(dim_prod(sizes), self.shape[d]):
+            raise ValueError(f"unflatten: an axis of {self.shape[d]} does not divide into {sizes}")
+        return self._reshape((*self.shape[:d], *sizes, *self.shape[d + 1 :]))
+
+    def squeeze(self, dim: Any = None) -> Self:
+        """Without the axes of length 1 (all, or of those in `dim`)."""
+        drop = set(range(self.ndim)) if dim is None else set(self._axes(dim, "squeeze"))
+        new = tuple([d for i, d in enumerate(self.shape) if i not in drop or not same(d, 1)])
+        return self._reshape(new) if len(new) != self.ndim else self
+
+    def unsqueeze(self, dim: int) -> Self:
+        """With a new axis of length 1 at `dim`."""
+        d = self._axis(dim, "unsqueeze", extra=1)
+        return self._reshape((*self.shape[:d], 1, *self.shape[d:]))
+
+    def expand(self, *shape: Any) -> Self:
+        """Axes of length 1 repeated to `shape`, without a copy; -1 or None keeps an axis; new axes come in front.
+
+        Errors: ValueError where a longer axis would change.
+        """
+        new = shape_arg(shape)
+        missing = len(new) - self.ndim
+        if missing < 0:
+            raise ValueError(f"expand: shape {self.shape} has more axes than {new}")
+        old = (1,) * missing + self.shape
+        new = tuple([o if n is None or (isinstance(n, int) and n == -1) else n for o, n in zip(old, new, strict=True)])
+        for o, n in zip(old, new, strict=True):
+            if not same(o, n) and not same(o, 1):
+                raise ValueError(
+                    f"expand: shape {self.shape} does not expand to {new}: only axes of length 1 can be repeated"
+                )
+        return self._broadcast_to(new)
+
+    def repeat(self, *repeats: Any) -> Self:
+        """The whole repeated along each axis (missing axes come in front): shape[i] * repeats[i]."""
+        counts = shape_arg(repeats)
+        if any(isinstance(c, int) and c < 0 for c in counts) or len(counts) < self.ndim:
+            raise ValueError(f"repeat: {counts} must give a count of at least 0 for each of the {self.ndim} axes")
+        old = (1,) * (len(counts) - self.ndim) + self.shape
+        inner = [d for c, s in zip(counts, old, strict=True) for d in (1, s)]
+        outer = [d for c, s in zip(counts, old, strict=True) for d in (c, s)]
+        final = tuple([dim_prod((c, s)) for c, s in zip(counts, old, strict=True)])
+        return self._reshape(tuple(inner))._expand(tuple(outer))._reshape(final)
+
+    def repeat_interleave(self, repeats: int, dim: int | None = None) -> Self:
+        """Each element repeated `repeats` times in place along `dim` (of the flattened value where None)."""
+        x, d = (self.flatten(), 0) if dim is None else (self, self._axis(dim, "repeat_interleave"))
+        s = x.shape
+        wide = (*s[: d + 1], repeats, *s[d + 1 :])
+        return x.unsqueeze(d + 1)._expand(wide)._reshape((*s[:d], dim_prod((s[d], repeats)), *s[d + 1 :]))
+
+    # --- the order of axes ---
+
+    def permute(self, *order: Any) -> Self:
+        """Axis i of the result is axis order[i]."""
+        given = shape_arg(order)
+        axes = tuple([self._axis(d, "permute") for d in given])
+        if sorted(axes) != list(range(self.ndim)):
+            raise ValueError(f"permute: {given} is no order of the {self.ndim} axes of shape {self.shape}")
+        return self._permute(axes) if axes != tuple(range(self.ndim)) else self
+
+    def transpose(self, dim0: int = 1, dim1: int = 0) -> Self:
+        """With two axes exchanged."""
+        a, b = self._axis(dim0, "transpose"), self._axis(dim1, "transpose")
+        order = list(range(self.ndim))
+        if order:
+            order[a], order[b] = order[b], order[a]
+        return self.permute(*order) if order else self
+
+    @property
+    def T(self) -> Self:
+        """The transpose of a matrix; with other ranks, the axes in reverse order."""
+        return self._permute(tuple(range(self.ndim))[::-1]) if self.ndim > 1 else self
+
+    def movedim(self, source: int, destination: int) -> Self:
+        """With axis `source` moved to position `destination`."""
+        a, b = self._axis(source, "movedim"), self._axis(destination, "movedim")
+        order = [i for i in range(self.ndim) if i != a]
+        order.insert(b, a)
+        return self.permute(*order)
+
+    def flip(self, *dims: Any) -> Self:
+        """Reversed along the axes given."""
+        axes = self._axes(shape_arg(dims), "flip")
+        axes = tuple([a for a in axes if not same(self.shape[a], 1)])
+        return self._flip(axes) if axes else self
+
+    # --- parts ---
+
+    def shrink(self, arg: Sequence[Any]) -> Self:
+        """The part from start to end (excluded) on each axis: pairs, None keeps an axis.
+
+        Errors: IndexError outside of the shape.
+        """
+        if len(arg) != self.ndim:
+            raise ValueError(f"shrink: {len(arg)} pairs for the {self.ndim} axes of shape {self.shape}")
+        pairs: list[tuple[Dim, Dim]] = []
+        for d, p in zip(self.shape, arg, strict=True):
+            start, end = (0, d) if p is None else p
+            if isinstance(start, int) and isinstance(end, int) and isinstance(d, int) and not 0 <= start <= end <= d:
+                raise IndexError(f"shrink: {start} to {end} lies outside an axis of {d} (shape {self.shape})")
+            pairs.append((start, dim_sub(end, start)))
+        return self._shrink(tuple(pairs))
+
+    def shrink_to(self, *sizes: Any) -> Self:
+        """The first `sizes` elements on each axis; None keeps an axis."""
+        given = shape_arg(sizes)
+        return self.shrink([None if s is None else (0, s) for s in given])
+
+    def pad(self, padding: Sequence[Any], mode: str = "constant", value: Any = 0) -> Self:
+        """Elements added around: pairs (before, after) an axis with None for no change, or PyTorch's flat form, last axis first.
+
+        Negative numbers cut off. `mode`: "constant" (of `value`), "reflect", "replicate" or "circular".
+        """
+        pairs = self._pad_pairs(padding)
+        if mode not in ("constant", "reflect", "replicate", "circular"):
+            raise ValueError(f"pad: mode is constant, reflect, replicate or circular, not {mode!r}")
+        if any(isinstance(v, int) and v < 0 for p in pairs for v in p):
+            cut = [(max(-b, 0), d - max(-a, 0)) for (b, a), d in zip(pairs, self.shape, strict=True)]
+            pairs = tuple([(max(b, 0), max(a, 0)) for b, a in pairs])
+            return self.shrink(cut).pad(pairs, mode, value)
+        if mode == "constant":
+            if all(same(b, 0) and same(a, 0) for b, a in pairs):
+                return self
+            return self._pad(pairs, value)
+        out = self
+        for i, (before, after) in enumerate(pairs):
+            out = out._pad_with_own(i, before, after, mode)
+        return out
+
+    def _pad_pairs(self, padding: Sequence[Any]) -> tuple[tuple[Dim, Dim], ...]:
+        given = list(padding)
+        if all(isinstance(p, int) for p in given):
+            if len(given) % 2 or len(given) > 2 * self.ndim:
+                raise ValueError(
+                    f"pad: {given} is no list of (before, after) numbers, last axis first, for shape {self.shape}"
+                )
+            back = [(given[i], given[i + 1]) for i in range(0, len(given), 2)][::-1]
+            return ((0, 0),) * (self.ndim - len(back)) + tuple(back)
+        if len(given) != self.ndim:
+            raise ValueError(f"pad: {len(given)} pairs for the {self.ndim} axes of shape {self.shape}")
+        return tuple([(0, 0) if p is None else tuple(p) for p in given])  # type: ignore[misc]
+
+    def _pad_with_own(self, axis: int, before: int, after: int, mode: str) -> Self:
+        n = self.shape[axis]
+        limit = {"reflect": n - 1, "circular": n, "replicate": math.inf}[mode]
+        if max(before, after) > limit or (n == 0 and before + after):
+            raise ValueError(f"pad: {mode} cannot add {before} and {after} elements to an axis of {n}")
+
+        def part(start: int, end: int) -> Self:
+            return self.shrink([(start, end) if i == axis else None for i in range(self.ndim)])
+
+        if mode == "reflect":
+            ends = part(1, before + 1).flip(axis), part(n - 1 - after, n - 1).flip(axis)
+        elif mode == "circular":
+            ends = part(n - before, n), part(0, after)
+        else:
+            counts = [[c if i == axis else 1 for i in range(self.ndim)] for c in (before, after)]
+            ends = part(0, 1).repeat(*counts[0]), part(n - 1, n).repeat(*counts[1])
+        pieces = [p for p in (ends[0] if before else None, self, ends[1] if after else None) if p is not None]
+        return pieces[0].cat(*pieces[1:], dim=axis)
+
+    def pad_to(self, *sizes: Any) -> Self:
+        """Zeros added behind so that the shape becomes `sizes`; None keeps an axis."""
+        given = shape_arg(sizes)
+        if len(given) != self.ndim:
+            raise ValueError(f"pad_to: {len(given)} sizes for the {self.ndim} axes of shape {self.shape}")
+        return self.pad([None if s is None else (0, dim_sub(s, d)) for s, d in zip(given, self.shape, strict=True)])
+
+    def split(self, sizes: int | Sequence[int], dim: int = 0) -> tuple[Self, ...]:
+        """Consecutive parts along `dim`: of one size (the last may be smaller), or of the sizes given."""
+        d = self._axis(dim, "split")
+        n = self.shape[d]
+        if isinstance(sizes, int):
+            if sizes <= 0:
+                raise ValueError(f"split: the size of a part is at least 1, not {sizes}")
+            sizes = [min(sizes, n - i) for i in range(0, n, sizes)] or [0]
+        if sum(sizes) != n:
+            raise ValueError(
+                f"split: sizes {tuple(sizes)} add up to {sum(sizes)}, axis {dim} of shape {self.shape} has {n}"
+            )
+        out, start = [], 0
+        for size in sizes:
+            out.append(self.shrink([(start, start + size) if i == d else None for i in range(self.ndim)]))
+            start += size
+        return tuple(out)
+
+    def chunk(self, chunks: int, dim: int = 0) -> tuple[Self, ...]:
+        """At most `chunks` consecutive parts of equal size along `dim`; the last may be smaller."""
+        if chunks <= 0:
+            raise ValueError(f"chunk: the number of parts is at least 1, not {chunks}")
+        n = self.shape[self._axis(dim, "chunk")]
+        return self.split(-(-n // chunks) or 1, dim) if n else self.split([0] * chunks, dim)
+
+    def unfold(self, dim: int, size: int, step: int = 1) -> Self:
+        """All windows of `size` elements along `dim`, `step` apart: that axis counts windows, a new last axis runs inside."""
+        d = self._axis(dim, "unfold")
+        n = self.shape[d]
+        if not 0 < size <= n or step < 1:
+            raise ValueError(f"unfold: windows of {size} elements, {step} apart, do not exist on an axis of {n}")
+        return self._windows(d, size, step)
+
+    def _windows(self, axis: int, size: int, step: int = 1, dilation: int = 1) -> Self:
+        """out[.., o (axis), .., k (new last)] = x[.., o * step + k * dilation, ..]: EXPAND, SHEAR, then every step-th."""
+        n = self.shape[axis]
+        count = (n - dilation * (size - 1) - 1) // step + 1
+        wide = self._reshape((*self.shape, 1))._expand((*self.shape, size))
+        return wide._shear(axis, self.ndim, dilation, 0, (count - 1) * step + 1)._every(axis, step)
+
+    def _every(self, axis: int, step: int) -> Self:
+        """Elements 0, step, 2 * step, ... of `axis`."""
+        if step == 1:
+            return self
+        n = self.shape[axis]
+        count = -(-n // step)
+        x = self
+        if count * step != n:
+            x = x._pad(tuple([(0, count * step - n) if i == axis else (0, 0) for i in range(self.ndim)]))
+        s = x.shape
+        x = x._reshape((*s[:axis], count, step, *s[axis + 1 :]))
+        x = x._shrink(tuple([(0, 1) if i == axis + 1 else (0, d) for i, d in enumerate(x.shape)]))
+        return x._reshape((*s[:axis], count, *s[axis + 1 :]))
+
+    def diagonal(self, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Self:
+        """The elements x[.., i, .., i + offset, ..] of axes `dim1` and `dim2`, as a new last axis."""
+        a, b = self._axis(dim1, "diagonal"), self._axis(dim2, "diagonal")
+        if a == b or self.ndim < 2:
+            raise ValueError(f"diagonal: two different axes are needed, not {dim1} and {dim2} of shape {self.shape}")
+        rest = [i for i in range(self.ndim) if i not in (a, b)]
+        x = self._permute((*rest, a, b)) if (*rest, a, b) != tuple(range(self.ndim)) else self
+        rows, columns = x.shape[-2:]
+        top, left = max(-offset, 0), max(offset, 0)
+        n = max(min(rows - top, columns - left), 0)
+        lead = x.shape[:-2]
+        x = x._shrink((*[(0, d) for d in lead], (top if n else 0, n), (left if n else 0, n)))
+        if n == 0:
+            return x._reshape((*lead, 0))
+        x = x._shear(x.ndim - 1, x.ndim - 2, 1, 0, 1)
+        return x._reshape((*lead, n))
+
+    def diag(self) -> Self:
+        """A vector as the diagonal of a square matrix."""
+        if self.ndim != 1:
+            raise ValueError(f"diag: expected a vector, not shape {self.shape}")
+        n = self.shape[0]
+        return (
+            self._reshape((n, 1))
+            ._pad(((0, 0), (0, n)))
+            ._reshape((n * (n + 1),))
+            ._shrink(((0, n * n),))
+            ._reshape((n, n))
+        )
+
+    # --- joining ---
+
+    def cat(self, *others: Any, dim: int = 0) -> Self:
+        """This value and `others` one after the other along `dim`; the other axes agree, dtypes are promoted."""
+        if len(others) == 1 and isinstance(others[0], (list, tuple)):
+            others = tuple(others[0])
+        d = self._axis(dim, "cat")
+        parts: list[Self] = [self, *[self.ufix(x) for x in others]]
+        for p in parts:
+            if p.ndim != self.ndim or any(
+                not same(m, n) for i, (m, n) in enumerate(zip(self.shape, p.shape, strict=False)) if i != d
+            ):
+                raise ValueError(f"cat: shapes {[q.shape for q in parts]} differ outside of axis {dim}")
+        if len(parts) == 1:
+            return self
+        parts = _one_dtype(parts)
+        total = dim_sum(*[p.shape[d] for p in parts])
+        index = self._iota(total)._reshape(tuple([total if i == d else 1 for i in range(self.ndim)]))
+        out: Self | None = None
+        start: Dim = 0
+        # Joined by selection, not by adding padded parts: that would turn -0.0 into 0.0 and copy NaN bits through an addition.
+        for p in parts:
+            n = p.shape[d]
+            if same(n, 0):
+                continue
+            after = dim_sub(dim_sub(total, start), n)
+            padded = p._pad(tuple([(start, after) if i == d else (0, 0) for i in range(self.ndim)]))
+            if out is None:
+                out = padded
+            else:
+                out = (index < start)._broadcast_to(padded.shape)._alu(Ops.WHERE, out, padded)
+            start = dim_sum(start, n)
+        return out if out is not None else parts[0]
+
+    def stack(self, *others: Any, dim: int = 0) -> Self:
+        """This value and `others`, all of one shape, along a new axis `dim`."""
+        if len(others) == 1 and isinstance(others[0], (list, tuple)):
+            others = tuple(others[0])
+        parts = [self, *[self.ufix(x) for x in others]]
+        if any(p.shape != self.shape for p in parts):
+            raise ValueError(f"stack: shapes {[p.shape for p in parts]} differ; stack joins values of one shape")
+        first, *rest = [p.unsqueeze(dim) for p in parts]
+        return first.cat(*rest, dim=self._axis(dim, "stack", extra=1))
+
+    def roll(self, shifts: Any, dims: Any = None) -> Self:
+        """Elements moved by `shifts` along `dims`, those beyond the end back at the start (of the flattened value where None)."""
+        if dims is None:
+            return self.flatten().roll(shifts, 0)._reshape(self.shape)
+        pairs = [(shifts, dims)] if isinstance(dims, int) else list(zip(shifts, dims, strict=True))
+        out = self
+        for shift, dim in pairs:
+            d = self._axis(dim, "roll")
+            n = self.shape[d]
+            cut = -shift % n if n else 0
+            if cut:
+                first, second = out.split([cut, n - cut], d)
+                out = second.cat(first, dim=d)
+        return out
+
+    def meshgrid(self, *others: Self, indexing: str = "ij") -> tuple[Self, ...]:
+        """Coordinates of a grid from vectors: one value an input, each of the grid's shape; "xy" swaps the first two axes."""
+        if indexing not in ("ij", "xy"):
+            raise ValueError(f"meshgrid: indexing is 'ij' or 'xy', not {indexing!r}")
+        vectors = [v.flatten() for v in (self, *others)]
+        position = list(range(len(vectors)))
+        if indexing == "xy" and len(vectors) > 1:
+            position[:2] = [1, 0]
+        n = len(vectors)
+        shaped = [
+            v._reshape(tuple([v.shape[0] if i == p else 1 for i in range(n)]))
+            for v, p in zip(vectors, position, strict=True)
+        ]
+        shape = broadcast_shape(*[v.shape for v in shaped])
+        return tuple([v._broadcast_to(shape) for v in shaped])
+
+    def rearrange(self, formula: str, **sizes: int) -> Self:
+        """Axes renamed, split, joined and moved as `formula` says, in the notation of einops: "b (h w) c -> b c h w"."""
+        from aril.mixin.notation import parse_rearrange
+
+        shape, order, final, _ = parse_rearrange(formula, self.shape, sizes)
+        return self.reshape(shape).permute(order).reshape(final)
+
+
+def _one_dtype(parts: list[Any]) -> list[Any]:
+    if all(p.dtype is parts[0].dtype for p in parts):
+        return parts
+    common = promote(*[p.dtype for p in parts])
+    return [p.cast(common) for p in parts]

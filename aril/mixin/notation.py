@@ -1,0 +1,87 @@
+"""Reading of the two notations users write as text: einsum's and that of `rearrange`."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from aril.mixin.base import dim_prod, same
+
+
+def parse_einsum(formula: str, shapes: list[tuple[Any, ...]]) -> tuple[list[str], str, str]:
+    """(the indices of each operand, those of the output, all in order: output first), `...` replaced by capital letters
+    the formula does not use. Errors: ValueError for what is no formula, or does not fit the shapes."""
+    text = formula.replace(" ", "")
+    left, arrow, right = text.partition("->")
+    inputs = left.split(",")
+    if len(inputs) != len(shapes):
+        raise ValueError(f"einsum: {formula!r} names {len(inputs)} operands, {len(shapes)} came")
+    free = [c for c in "ABCDEFGHIJKLMNOPQRSTUVWXYZ" if c not in text]
+    ranks = [len(s) - len(names.replace("...", "")) for names, s in zip(inputs, shapes, strict=True)]
+    widest = max([r for names, r in zip(inputs, ranks, strict=True) if "..." in names], default=0)
+    stars = "".join(free[:widest])
+    inputs = [
+        names.replace("...", stars[widest - r :] if r > 0 else "") for names, r in zip(inputs, ranks, strict=True)
+    ]
+    if not arrow:
+        once = sorted({c for c in left if c.isalpha() and left.count(c) == 1})
+        right = ("..." if "..." in left else "") + "".join(once)
+    output = right.replace("...", stars)
+    sizes: dict[str, Any] = {}
+    for names, shape in zip(inputs, shapes, strict=True):
+        if len(names) != len(shape) or not all(c.isalpha() for c in names):
+            raise ValueError(f"einsum: {names!r} in {formula!r} does not name the axes of shape {shape}")
+        for c, d in zip(names, shape, strict=True):
+            if c in sizes and not same(sizes[c], d) and not (c in stars and (same(d, 1) or same(sizes[c], 1))):
+                raise ValueError(
+                    f"einsum: index {c!r} of {formula!r} has {sizes[c]} and {d} elements (shapes {shapes})"
+                )
+            if c not in sizes or same(sizes[c], 1):
+                sizes[c] = d
+    if len(set(output)) != len(output) or any(c not in sizes for c in output):
+        raise ValueError(
+            f"einsum: the output {right!r} of {formula!r} repeats an index or names one that no operand has"
+        )
+    return inputs, output, output + "".join([c for c in sizes if c not in output])
+
+
+def parse_rearrange(
+    formula: str, shape: tuple[Any, ...], sizes: dict[str, int]
+) -> tuple[tuple[Any, ...], tuple[int, ...], tuple[Any, ...], list[str]]:
+    """(shape with every name an axis, their order in the result, the final shape, the names)."""
+    left, arrow, right = formula.partition("->")
+    if not arrow:
+        raise ValueError(f"rearrange: {formula!r} has no '->'")
+    sides = []
+    for side in (left, right):
+        groups: list[list[str]] = []
+        for token in re.findall(r"\([^()]*\)|\.\.\.|\w+", side):
+            groups.append(token[1:-1].split() if token.startswith("(") else [token])
+        sides.append(groups)
+    inner, outer = sides
+    if ["..."] in inner:
+        at = inner.index(["..."])
+        stars = [[f"...{i}"] for i in range(len(shape) - len(inner) + 1)]
+        inner = inner[:at] + stars + inner[at + 1 :]
+        at = outer.index(["..."])
+        outer = outer[:at] + stars + outer[at + 1 :]
+    if len(inner) != len(shape):
+        raise ValueError(f"rearrange: {formula!r} names {len(inner)} axes, shape {shape} has {len(shape)}")
+    known: dict[str, Any] = dict(sizes)
+    for group, d in zip(inner, shape, strict=True):
+        unknown = [g for g in group if g not in known and g != "1"]
+        have = dim_prod([known[g] for g in group if g in known])
+        if len(unknown) > 1 or (
+            isinstance(d, int) and isinstance(have, int) and (d % max(have, 1) or (not unknown and have != d))
+        ):
+            raise ValueError(
+                f"rearrange: an axis of {d} elements does not split into {group} with {sizes} in {formula!r}"
+            )
+        if unknown:
+            known[unknown[0]] = d // have
+    names = [g for group in inner for g in group if g != "1"]
+    wanted = [g for group in outer for g in group if g != "1"]
+    if sorted(names) != sorted(wanted):
+        raise ValueError(f"rearrange: {formula!r} has other names on its two sides: {names} and {wanted}")
+    final = tuple([dim_prod([known[g] for g in group if g != "1"]) for group in outer])
+    return tuple([known[g] for g in names]), tuple([names.index(g) for g in wanted]), final, names

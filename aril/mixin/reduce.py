@@ -1,0 +1,243 @@
+"""Reductions: sums, extremes, statistics, positions, running totals, and the softmax family.
+
+Sums and products of small types are carried in the type `aril.dtype.accumulator` names: small integers also return it,
+low-precision floats are rounded back once at the end.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Self
+
+from aril.dtype import DTypeLike, accumulator, dtypes, to_dtype
+from aril.mixin.base import dim_prod, same
+from aril.mixin.movement import MovementMixin
+from aril.ops import Ops
+
+_IDENTITY = {Ops.ADD: 0, Ops.MUL: 1}
+_SCAN_BLOCK = 32
+
+
+class ReduceMixin(MovementMixin):
+    """Reductions take `axis` (an int, several, or None for all) and `keepdim` (reduced axes stay with length 1)."""
+
+    __slots__ = ()
+
+    def _reduced(self, op: Ops, axis: Any, keepdim: Any, what: str) -> Self:
+        axes = self._axes(axis, what)
+        shape = self.shape
+        if any(same(shape[a], 0) for a in axes):
+            if op not in _IDENTITY:
+                raise ValueError(f"{what}: axis {axis} of shape {shape} is empty, and {what} of nothing has no value")
+            kept = tuple([1 if i in axes else d for i, d in enumerate(shape)])
+            out = self.const_like(_IDENTITY[op])._broadcast_to(kept)
+        else:
+            long = tuple([a for a in axes if not same(shape[a], 1)])
+            out = self._reduce(op, long) if long else self
+        if keepdim or not axes:
+            return out
+        return out._reshape(tuple([d for i, d in enumerate(out.shape) if i not in axes]))
+
+    # --- sums and products ---
+
+    def sum(self, axis: Any = None, keepdim: Any = False, dtype: DTypeLike | None = None) -> Self:
+        """The sum. `dtype`: carry and return it in this type instead."""
+        return self._accumulated(Ops.ADD, axis, keepdim, dtype, "sum")
+
+    def prod(self, axis: Any = None, keepdim: Any = False, dtype: DTypeLike | None = None) -> Self:
+        """The product. `dtype`: carry and return it in this type instead."""
+        return self._accumulated(Ops.MUL, axis, keepdim, dtype, "prod")
+
+    def _accumulated(self, op: Ops, axis: Any, keepdim: Any, dtype: DTypeLike | None, what: str) -> Self:
+        if dtype is not None:
+            out_type = to_dtype(dtype)
+            return self.cast(accumulator(out_type))._reduced(op, axis, keepdim, what).cast(out_type)
+        carried = accumulator(self.dtype)
+        out = self.cast(carried)._reduced(op, axis, keepdim, what)
+        return out.cast(self.dtype) if self.dtype.kind == "f" else out
+
+    def mean(self, axis: Any = None, keepdim: Any = False) -> Self:
+        """The arithmetic mean, in floats (the default float for integers). NaN of nothing."""
+        x = self._floating()
+        n = dim_prod([self.shape[a] for a in self._axes(axis, "mean")])
+        total = x._wide()._reduced(Ops.ADD, axis, keepdim, "mean")
+        return (total / n).cast(x.dtype)
+
+    def var(self, axis: Any = None, keepdim: Any = False, correction: Any = 1) -> Self:
+        """The variance around the mean, over n - correction (never below 0) elements."""
+        return self.var_mean(axis, keepdim, correction)[0]
+
+    def std(self, axis: Any = None, keepdim: Any = False, correction: Any = 1) -> Self:
+        """The standard deviation: the square root of `var`."""
+        return self.var(axis, keepdim, correction).sqrt()
+
+    def var_mean(self, axis: Any = None, keepdim: Any = False, correction: Any = 1) -> tuple[Self, Self]:
+        """Variance and mean, in two passes over the data (the one-pass formula cancels)."""
+        x = self._floating()
+        axes = self._axes(axis, "var")
+        n = dim_prod([self.shape[a] for a in axes])
+        wide = x._wide()
+        mean = wide.mean(axes, True)
+        total = (wide - mean).square()._reduced(Ops.ADD, axes, keepdim, "var")
+        count = max(n - correction, 0) if isinstance(n, int) else n - correction
+        if not keepdim and axes:
+            mean = mean._reshape(total.shape)
+        return (total / count).cast(x.dtype), mean.cast(x.dtype)
+
+    def std_mean(self, axis: Any = None, keepdim: Any = False, correction: Any = 1) -> tuple[Self, Self]:
+        """Standard deviation and mean."""
+        var, mean = self.var_mean(axis, keepdim, correction)
+        return var.sqrt(), mean
+
+    # --- extremes and truth ---
+
+    def max(self, axis: Any = None, keepdim: Any = False) -> Self:
+        """The greatest element; NaN where there is one. ValueError over an empty axis."""
+        return self._reduced(Ops.MAX, axis, keepdim, "max")
+
+    def min(self, axis: Any = None, keepdim: Any = False) -> Self:
+        """The least element; NaN where there is one. ValueError over an empty axis."""
+        return self._mirrored()._reduced(Ops.MAX, axis, keepdim, "min")._mirrored()
+
+    def any(self, axis: Any = None, keepdim: Any = False) -> Self:
+        """True where an element is not zero; False of nothing."""
+        x = self.bool()
+        if any(same(x.shape[a], 0) for a in x._axes(axis, "any")):
+            return x.sum(axis, keepdim).bool()
+        return x._reduced(Ops.MAX, axis, keepdim, "any")
+
+    def all(self, axis: Any = None, keepdim: Any = False) -> Self:
+        """True where every element is not zero; True of nothing."""
+        return self.bool().logical_not().any(axis, keepdim).logical_not()
+
+    def allclose(self, other: Any, rtol: Any = 1e-5, atol: Any = 1e-8, equal_nan: Any = False) -> Any:
+        """True where all elements are close (see `isclose`): a bool of shape ()."""
+        return self.isclose(other, rtol, atol, equal_nan).all()
+
+    def argmax(self, axis: Any = None, keepdim: Any = False) -> Self:
+        """The position of the greatest element, the first of several; of the first NaN where there is one.
+
+        Of the flattened value where `axis` is None. The result has the default integer type.
+        """
+        if axis is None:
+            return self.flatten().argmax(0)._kept(self.ndim if keepdim else 0)
+        d = self._axis(axis, "argmax")
+        x = self if self.shape else self._reshape((1,))
+        n = x.shape[d]
+        top = x._reduced(Ops.MAX, d, True, "argmax")
+        # Where an element is the greatest, how far it lies from the end; the greatest distance is the first position.
+        hit = x.eq(top) | x.isnan() if x.dtype.kind == "f" else x.eq(top)
+        kind = dtypes.default_int() if not isinstance(n, int) or n <= dtypes.default_int().max else dtypes.int64
+        ahead = (n - x._iota(n))._reshape(tuple([n if i == d else 1 for i in range(x.ndim)])).cast(kind)
+        out = (n - hit.where(ahead, ahead.const_like(0))._reduced(Ops.MAX, d, True, "argmax")).cast(kind)
+        return out if keepdim else out._reshape(tuple([s for i, s in enumerate(out.shape) if i != d]))
+
+    def argmin(self, axis: Any = None, keepdim: Any = False) -> Self:
+        """The position of the least element, as `argmax`."""
+        return self._mirrored().argmax(axis, keepdim)
+
+    def _kept(self, ndim: Any) -> Self:
+        return self._reshape((1,) * ndim) if ndim else self
+
+    # --- running reductions ---
+
+    def cumsum(self, axis: Any = 0) -> Self:
+        """The running sum along `axis`. Types as in `sum`."""
+        carried = self.cast(accumulator(self.dtype))._scan(Ops.ADD, axis, 0, "cumsum")
+        return carried.cast(self.dtype) if self.dtype.kind == "f" else carried
+
+    def cumprod(self, axis: Any = 0) -> Self:
+        """The running product along `axis`. Types as in `prod`."""
+        carried = self.cast(accumulator(self.dtype))._scan(Ops.MUL, axis, 1, "cumprod")
+        return carried.cast(self.dtype) if self.dtype.kind == "f" else carried
+
+    def cummax(self, axis: Any = 0) -> Self:
+        """The running maximum along `axis`."""
+        return self._scan(Ops.MAX, axis, self.dtype.min, "cummax")
+
+    def cummin(self, axis: Any = 0) -> Self:
+        """The running minimum along `axis`."""
+        x = self._mirrored()
+        return x._scan(Ops.MAX, axis, x.dtype.min, "cummin")._mirrored()
+
+    def _scan(self, op: Ops, axis: Any, identity: Any, what: str) -> Self:
+        """The running `op`: within blocks by windows, over block totals by itself; about n * _SCAN_BLOCK work a level.
+
+        Two levels of blocks of b over n elements: blocks cost n * b, the totals of n / b blocks n / b * b, and so on.
+        """
+        d = self._axis(axis, what)
+        if not self.shape or same(self.shape[d], 0):
+            return self
+        n = self.shape[d]
+        x = self if d == self.ndim - 1 else self.movedim(d, -1)
+        lead = x.shape[:-1]
+        x = x._scan_last(op, identity, lead, n)
+        return x if d == self.ndim - 1 else x.movedim(-1, d)
+
+    def _scan_last(self, op: Ops, identity: Any, lead: tuple[Any, ...], n: Any) -> Self:
+        k = len(lead)
+        none = [(0, 0)] * k
+        if n <= 2 * _SCAN_BLOCK:
+            padded = self._pad((*none, (n - 1, 0)), identity)
+            return padded._windows(k, n)._reduce(op, (k + 1,))._reshape((*lead, n)) if n > 1 else self
+        blocks = -(-n // _SCAN_BLOCK)
+        x = self._pad((*none, (0, blocks * _SCAN_BLOCK - n)), identity) if n % _SCAN_BLOCK else self
+        inner = x._reshape((*lead, blocks, _SCAN_BLOCK))
+        within = inner._scan_last(op, identity, (*lead, blocks), _SCAN_BLOCK)
+        totals = inner._reduce(op, (k + 1,))._reshape((*lead, blocks))._scan_last(op, identity, lead, blocks)
+        # What lies before each block: the running totals, one block later.
+        before = totals._pad((*none, (1, 0)), identity)._shrink((*[(0, s) for s in lead], (0, blocks)))
+        before = before._reshape((*lead, blocks, 1))._expand((*lead, blocks, _SCAN_BLOCK))
+        out = within._alu(op, before)._reshape((*lead, blocks * _SCAN_BLOCK))
+        return out._shrink((*[(0, s) for s in lead], (0, n))) if n % _SCAN_BLOCK else out
+
+    def logcumsumexp(self, axis: Any = 0) -> Self:
+        """log(cumsum(exp(x))) along `axis`, scaled by the running maximum so that nothing overflows."""
+        d = self._axis(axis, "logcumsumexp")
+        if not self.shape or same(self.shape[d], 0):
+            return self
+        x = self._floating()
+        n = x.shape[d]
+        wide = x._wide() if d == x.ndim - 1 else x._wide().movedim(d, -1)
+        top = wide.cummax(-1)
+        # out[i] = top[i] + log(sum over j <= i of exp(x[j] - top[i])): the pairs (i, j) as windows into the past.
+        past = wide._pad((*[(0, 0)] * (x.ndim - 1), (n - 1, 0)), -math.inf)._windows(x.ndim - 1, n)
+        level = top.isfinite().where(top, top.const_like(0)).detach()
+        out = (past - level.unsqueeze(-1)).exp().sum(-1).log() + level
+        return (out if d == x.ndim - 1 else out.movedim(-1, d)).cast(x.dtype)
+
+    # --- the softmax family ---
+
+    def logsumexp(self, axis: Any = None, keepdim: Any = False) -> Self:
+        """log(sum(exp(x))), without overflow."""
+        x = self._floating()
+        wide = x._wide()
+        top = wide.max(axis, True)
+        level = top.isfinite().where(top, top.const_like(0)).detach()
+        out = (wide - level).exp().sum(axis, True).log() + level
+        if not keepdim:
+            axes = x._axes(axis, "logsumexp")
+            out = out._reshape(tuple([d for i, d in enumerate(out.shape) if i not in axes])) if axes else out
+        return out.cast(x.dtype)
+
+    def softmax(self, axis: Any = -1, dtype: DTypeLike | None = None) -> Self:
+        """exp(x) / sum(exp(x)) along `axis`, computed from x - max(x)."""
+        x = self._floating() if dtype is None else self.cast(dtype)
+        _, e, total = x._softmax_parts(axis)
+        return (e / total).cast(x.dtype)
+
+    def log_softmax(self, axis: Any = -1, dtype: DTypeLike | None = None) -> Self:
+        """log(softmax(x)) along `axis`, without taking the logarithm of small quotients."""
+        x = self._floating() if dtype is None else self.cast(dtype)
+        m, _, total = x._softmax_parts(axis)
+        return (m - total.log()).cast(x.dtype)
+
+    def softmin(self, axis: Any = -1, dtype: DTypeLike | None = None) -> Self:
+        """softmax(-x) along `axis`."""
+        return self.neg().softmax(axis, dtype)
+
+    def _softmax_parts(self, axis: Any) -> tuple[Self, Self, Self]:
+        wide = self._wide()
+        m = wide - wide.max(axis, True).detach()
+        e = m.exp()
+        return m, e, e.sum(axis, True)
