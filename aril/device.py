@@ -270,8 +270,9 @@ class Buffer:
         """Make sure there is memory behind it, and return it. OutOfMemory when there is none."""
         if self._opaque is None:
             if self.base is None:
-                self._allocator = Device[self.device].allocator
-                self._opaque = self._allocator.alloc(self.nbytes)
+                allocator = Device[self.device].allocator
+                self._opaque = allocator.alloc(self.nbytes)
+                self._allocator = allocator
             else:
                 self._opaque = Device[self.device].allocator._view(self.base.allocate()._opaque, self.offset_bytes)
         return self

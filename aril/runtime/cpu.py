@@ -96,7 +96,7 @@ class CPUDevice(DeviceBase):
     """
 
     NAME = "CPU"
-    renderers = {"LLVM": "aril.renderer.llvmir:LLVMRenderer"}
+    renderers = {"LLVM": "aril.renderer.llvm:llvm_renderer"}
 
     def __init__(self, name: str) -> None:
         super().__init__(name, CPUAllocator(name))

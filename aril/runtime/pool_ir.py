@@ -8,8 +8,9 @@ from __future__ import annotations
 # Bytes from the start of the pool's memory. Words that different threads write lie on lines of their own.
 GENERATION = 0  # i32, futex: a new batch was published
 STATE = 64  # i32, futex: OPEN, WAITING, and how many workers are inside the batch
-DONE = 128  # i32, futex: chunks of this batch that are done
-WAIT_TARGET = 132  # i32: the largest value of DONE that somebody sleeps for
+DONE = 128  # i32: chunks of this batch that are done
+WAIT_TARGET = 132  # i32: the least value of DONE that somebody sleeps for, else all ones
+WAKES = 136  # i32, futex: how often sleepers for DONE were woken
 SLEEPERS = 192  # i32: workers that sleep on GENERATION
 BATCH, COUNT, QUIT, SPIN, WORKERS = 256, 264, 272, 276, 280  # ptr, i64, i32, i32, i32: read by all, written seldom
 SCRATCH = 320  # ptr a participant; number 0 is the calling thread
@@ -68,21 +69,24 @@ again:
   {PAUSE}
   br label %spin
 announce:
-  %w = atomicrmw umax ptr %wanted, i32 %target seq_cst
+  %wakes = getelementptr i8, ptr %pool, i64 {WAKES}
   br label %sleep
 sleep:
+  ; in this order: a wake that forgets our target after we named it also changes the word we sleep on
+  %w = load atomic i32, ptr %wakes seq_cst, align 4
+  %t = atomicrmw umin ptr %wanted, i32 %target seq_cst
   %d2 = load atomic i32, ptr %done seq_cst, align 4
   %ok2 = icmp uge i32 %d2, %target
   br i1 %ok2, label %out, label %wait
 wait:
-  call void @futex_wait(ptr %done, i32 %d2)
+  call void @futex_wait(ptr %wakes, i32 %w)
   br label %sleep
 out:
   ret void
 }
 
-; Count %n more chunks as done, and wake who waits for exactly this number. DONE cannot pass a number that somebody
-; waits for without being equal to it once: what lies behind a barrier does not start before.
+; Count %n more chunks as done, and wake the sleepers once the least of their targets is reached; the others name
+; theirs again.
 define internal void @add_done(ptr %pool, i32 %n) {
 entry:
   %done = getelementptr i8, ptr %pool, i64 {DONE}
@@ -90,10 +94,13 @@ entry:
   %old = atomicrmw add ptr %done, i32 %n seq_cst
   %new = add i32 %old, %n
   %target = load atomic i32, ptr %wanted seq_cst, align 4
-  %hit = icmp eq i32 %new, %target
+  %hit = icmp uge i32 %new, %target
   br i1 %hit, label %wake, label %out
 wake:
-  call void @futex_wake(ptr %done)
+  %wakes = getelementptr i8, ptr %pool, i64 {WAKES}
+  %x = atomicrmw xchg ptr %wanted, i32 -1 seq_cst
+  %y = atomicrmw add ptr %wakes, i32 1 seq_cst
+  call void @futex_wake(ptr %wakes)
   br label %out
 out:
   ret void
@@ -316,7 +323,7 @@ publish:
   %done = getelementptr i8, ptr %pool, i64 {DONE}
   store atomic i32 0, ptr %done monotonic, align 4
   %wanted = getelementptr i8, ptr %pool, i64 {WAIT_TARGET}
-  store atomic i32 0, ptr %wanted monotonic, align 4
+  store atomic i32 -1, ptr %wanted monotonic, align 4
   %state = getelementptr i8, ptr %pool, i64 {STATE}
   %o1 = atomicrmw or ptr %state, i32 {OPEN} seq_cst
   %generation = getelementptr i8, ptr %pool, i64 {GENERATION}

@@ -1,0 +1,209 @@
+"""The worker pool: any number of workers gives the same result; barriers hold; nothing is lost or run twice."""
+
+import contextlib
+import ctypes
+import mmap
+import os
+import random
+import struct
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from aril.device import Device
+from aril.runtime.pool import RECORD_BYTES, Pool, pack_record, shared_pool
+from tests.runtime.kernels import ADD, SCRATCH, TOTAL, kernel
+
+N = 256
+
+
+class Batch:
+    """A batch on its own memory: `add(program, chunks, buffers, values, barrier)` and then `run(pool)`."""
+
+    def __init__(self) -> None:
+        self.memory = mmap.mmap(-1, 1000 * RECORD_BYTES)
+        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
+        self.count = 0
+        self.keep = []
+
+    def add(self, program, chunks, buffers, values=(), barrier=True):
+        args = ctypes.create_string_buffer(program.pack_args(buffers, values))
+        self.keep += [args, program]
+        view = memoryview(self.memory)
+        pack_record(view, self.count, program.address, ctypes.addressof(args), chunks, barrier)
+        self.count += 1
+
+    def run(self, pool):
+        pool.run_batch(self.address, self.count)
+
+
+@contextlib.contextmanager
+def pool_of(threads):
+    pool = Pool(threads)
+    try:
+        yield pool
+    finally:
+        pool.close()
+
+
+@pytest.fixture(scope="module")
+def add():
+    return Device["CPU"].load(kernel(ADD, "add", 1, 1))
+
+
+@pytest.fixture(scope="module")
+def total():
+    return Device["CPU"].load(kernel(TOTAL, "total", 2, 1))
+
+
+def ints(n=N):
+    data = (ctypes.c_int64 * n)()
+    return data, ctypes.addressof(data)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 8])
+def test_every_chunk_runs_exactly_once(add, threads):
+    rng = random.Random(threads)
+    with pool_of(threads) as pool:
+        data, address = ints()
+        expected = [0] * N
+        for _ in range(40):
+            batch = Batch()
+            for _ in range(rng.randint(1, 60)):
+                chunks, value = rng.choice([0, 1, 1, 2, 3, 17, N]), rng.randint(-5, 5)
+                batch.add(add, chunks, [address], [value])
+                for i in range(chunks):
+                    expected[i] += value
+            batch.run(pool)
+            assert list(data) == expected
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_a_record_with_a_barrier_sees_all_of_the_records_before(add, total, threads):
+    """Sums taken by several chunks, single chunks among them, between updates: each sees a whole number of updates."""
+    with pool_of(threads) as pool:
+        for turn in range(30):
+            data, address = ints()
+            outs = []
+            batch = Batch()
+            for step in range(20):
+                batch.add(add, N, [address], [1])
+                out, where = ints(8)
+                chunks = (1, 4, 8)[(step + turn) % 3]
+                batch.add(total, chunks, [address, where], [N])
+                outs.append((out, chunks, (step + 1) * N))
+            batch.run(pool)
+            for out, chunks, sum_then in outs:
+                assert list(out[:chunks]) == [sum_then] * chunks
+
+
+@pytest.mark.parametrize("threads", [2, 4])
+def test_records_without_barriers_all_run(add, threads):
+    with pool_of(threads) as pool:
+        arrays = [ints() for _ in range(50)]
+        batch = Batch()
+        for index, (_, address) in enumerate(arrays):
+            batch.add(add, (1, 5, N)[index % 3], [address], [index], barrier=False)
+        for times in (1, 2, 3):
+            batch.run(pool)  # a batch may be run again as it is
+            for index, (data, _) in enumerate(arrays):
+                chunks = (1, 5, N)[index % 3]
+                assert list(data) == [index * times] * chunks + [0] * (N - chunks)
+
+
+def test_a_single_record_before_an_unflagged_one_is_still_ordered_by_the_last_barrier(add, total):
+    """add | barrier: one chunk | no barrier: many chunks. The last may overlap the second, but not the first."""
+    with pool_of(3) as pool:
+        for _ in range(100):
+            data, address = ints()
+            other, elsewhere = ints()
+            out, where = ints(8)
+            batch = Batch()
+            batch.add(add, N, [address], [1])
+            batch.add(add, 1, [elsewhere], [1], barrier=True)
+            batch.add(total, 8, [address, where], [N], barrier=False)
+            batch.run(pool)
+            assert list(out) == [N] * 8
+            assert other[0] == 1
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_each_worker_has_aligned_scratch_of_its_own(threads):
+    program = Device["CPU"].load(kernel(SCRATCH, "scratch", 1, scratch_bytes=8192))
+    with pool_of(threads) as pool:
+        pool.ensure_scratch(8192)
+        out, where = ints(64)
+        for _ in range(20):
+            pool.run_one(program.address, program.pack_args([where]), 64)
+            assert list(out) == [1024 * i for i in range(64)]
+
+
+def test_several_python_threads_may_launch(add):
+    with pool_of(3) as pool:
+        arrays = [ints() for _ in range(4)]
+
+        def launch(index):
+            for _ in range(200):
+                pool.run_one(add.address, add.pack_args([arrays[index][1]], [index]), 16)
+
+        threads = [threading.Thread(target=launch, args=(index,)) for index in range(4)]
+        for one in threads:
+            one.start()
+        for one in threads:
+            one.join()
+        for index, (data, _) in enumerate(arrays):
+            assert list(data[:16]) == [200 * index] * 16
+
+
+def test_workers_sleep_and_wake_again(add):
+    import time
+
+    with pool_of(3) as pool:
+        data, address = ints()
+        for turn in range(20):
+            time.sleep(0.002)  # far longer than a worker spins
+            pool.run_one(add.address, add.pack_args([address], [1]), N)
+            assert list(data) == [turn + 1] * N
+
+
+def test_the_number_of_threads_is_bounded_by_the_setting():
+    code = "from aril.runtime.pool import shared_pool; print(shared_pool().threads)"
+    env = {**os.environ, "NUM_CPU_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "1"
+
+
+def test_a_closed_pool_works_alone(add):
+    pool = Pool(3)
+    pool.close()
+    data, address = ints()
+    pool.run_one(add.address, add.pack_args([address], [2]), N)
+    assert list(data) == [2] * N
+
+
+def test_a_child_of_fork_has_a_pool_of_its_own(add):
+    data, address = ints()
+    args = add.pack_args([address], [1])
+    shared_pool().run_one(add.address, args, N)
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            shared_pool().run_one(add.address, args, N)
+            os.write(write, struct.pack(f"<{N}q", *data))
+        finally:
+            os._exit(0)
+    os.close(write)
+    with os.fdopen(read, "rb") as pipe:
+        answer = pipe.read()
+    assert os.waitpid(child, 0)[1] == 0
+    assert struct.unpack(f"<{N}q", answer) == (2,) * N
+    shared_pool().run_one(add.address, args, N)
+    assert list(data) == [2] * N  # the child's memory was its own
+
+
+def test_a_launch_count_out_of_range_is_refused():
+    with pytest.raises(ValueError, match="chunks"):
+        pack_record(memoryview(bytearray(64)), 0, 0, 0, 1 << 31)
