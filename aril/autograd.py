@@ -240,6 +240,21 @@ def _stack(u: UOp, g: UOp) -> Grads:
     return tuple([reshape(shrink(g, ((i, 1), *rest)), s.shape) for i, s in enumerate(u.src)])
 
 
+@_rule(Ops.INDEX)
+def _index(u: UOp, g: UOp) -> Grads:
+    # every element asks each position whether it was read there: n*m comparisons, and no two writes that could meet
+    if len(u.src) != 2:
+        raise NotImplementedError("gradient: an INDEX of several positions has no rule; take one axis at a time")
+    x, index = u.src
+    n, m, rest = x.shape[0], math.prod(index.shape), x.shape[1:]
+    ones = (1,) * len(rest)
+    asked = expand(reshape(index, (1, m, *ones)), (n, m, *ones))
+    own = expand(reshape(x._iota(n).cast(index.dtype), (n, 1, *ones)), (n, m, *ones))
+    read = expand(own.eq(asked), (n, m, *rest))
+    seen = expand(reshape(g, (1, m, *rest)), (n, m, *rest))
+    return (reshape(_sum(read.where(seen, 0.0), (1,)), x.shape),)
+
+
 # --- places ---
 
 _RULES[Ops.CONTIGUOUS] = lambda u, g: (g,)

@@ -34,7 +34,7 @@ class Linear:
 class Embedding:
     """Row `i` of `weight` (vocab_size, embed_size) for each integer: shape S to (*S, embed_size). Starts normal(0, 1).
 
-    An index outside of 0..vocab_size-1 gives zeros.
+    An index beyond the last row reads the last one; negative ones count from the end, as in indexing.
     """
 
     def __init__(self, vocab_size: int, embed_size: int, dtype: Any = None) -> None:
@@ -44,10 +44,7 @@ class Embedding:
     def __call__(self, idx: Tensor) -> Tensor:
         if idx.dtype.kind not in "iu":
             raise TypeError(f"Embedding takes integer indices, the input is {idx.dtype.name}; cast it first")
-        vocab, size = self.weight.shape
-        chosen = idx.unsqueeze(-1) == Tensor.arange(vocab, dtype=idx.dtype, device=idx.device)  # (*S, vocab)
-        rows = self.weight.reshape(*(1,) * idx.ndim, vocab, size)
-        return chosen.unsqueeze(-1).where(rows, 0.0).sum(-2).cast(self.weight.dtype)
+        return self.weight[idx]
 
 
 class LSTMCell:

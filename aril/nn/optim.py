@@ -292,25 +292,10 @@ class Muon(Optimizer):
         old, keep = p.detach(), self.momentum
         b = keep * self.b[i] + (1.0 - keep) * g
         step = keep * b + (1.0 - keep) * g if self.nesterov else b
-        matrix = orthogonalize(step.flatten(1), self.steps, self.eps, self.COEFFICIENTS)
+        matrix = step.flatten(1).newton_schulz(self.steps, self.COEFFICIENTS, self.eps)
         rows, columns = matrix.shape
         step = matrix.reshape(p.shape) * max(1.0, rows / columns) ** 0.5
         return [self.b[i].assign(b), p.assign(old - self.lr.cast(p.dtype) * (step + self.weight_decay * old))]
-
-
-def orthogonalize(x: Tensor, steps: int, eps: float, coefficients: tuple[float, float, float]) -> Tensor:
-    """A matrix with the singular vectors of `x` (rows, columns) and singular values near 1.
-
-    Each step applies the odd polynomial `a*s + b*s**3 + c*s**5` to the singular values `s`, which start at most 1.
-    """
-    a, b, c = coefficients
-    tall = x.shape[0] > x.shape[1]
-    x = x.transpose(0, 1) if tall else x
-    x = x / _norm(x).maximum(eps)
-    for _ in range(steps):
-        square = x @ x.transpose(0, 1)
-        x = a * x + (b * square + c * (square @ square)) @ x
-    return x.transpose(0, 1) if tall else x
 
 
 def _norm(x: Tensor) -> Tensor:

@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 
 from aril.dtype import strong
 from aril.ops import OpGroup, Ops
-from aril.uop.node import UOp
-from aril.uop.shape import reshape
+from aril.uop.node import UOp, view_flat
 
 
 class FunctionArg(NamedTuple):
@@ -28,8 +27,9 @@ class FunctionArg(NamedTuple):
 
 def stand_in(u: UOp) -> UOp:
     """Fresh storage of the shape, dtype and device of `u`, unlike any other node."""
-    size = math.prod(u.shape)  # type: ignore[arg-type]
-    return reshape(UOp.new_buffer(u.device, size, strong(u.dtype)), u.shape)
+    size = math.prod([d if isinstance(d, int) else int(d.vmax) for d in u.shape])
+    # a value of constants only has no device, and neither has what stands for it
+    return view_flat(UOp.new_buffer(u.device, size, strong(u.dtype)), u.shape)  # type: ignore[arg-type]
 
 
 def call(results: Sequence[UOp], inputs: Sequence[UOp], args: Sequence[UOp], arg: FunctionArg) -> tuple[UOp, ...]:
