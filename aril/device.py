@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from aril.config import DEV
+from aril.config import DEBUG, DEV
 
 if TYPE_CHECKING:
     from aril.dtype import DType
@@ -395,7 +395,8 @@ class Program:
 class DeviceBase:
     """One device. A runtime file holds one subclass, with `NAME` the name users write.
 
-    `renderers` maps a renderer's name to where its class is ("module:Class"), the default first.
+    `renderers` maps a renderer's name to where its maker is ("module:function"), the default first. A maker takes the
+    device's `target` and returns the renderer.
     """
 
     NAME: ClassVar[str]
@@ -408,6 +409,10 @@ class DeviceBase:
     def why_not(cls) -> str | None:
         """None if the device is usable here, else the reason and what would make it so."""
         return None
+
+    def summary(self) -> str:
+        """A few words on the device for people, behind its name."""
+        return ""
 
     @property
     def target(self) -> Any:
@@ -427,7 +432,7 @@ class DeviceBase:
 
     @property
     def renderer(self) -> Any:
-        """The class that turns this device's kernels into source."""
+        """The maker of the renderer in use: `device.renderer(device.target)` turns kernels into source."""
         where = self.renderers.get(self.renderer_name)
         if where is None:
             raise DeviceError(f"{self.name} compiles no kernels")
@@ -510,7 +515,10 @@ class _Registry:
                 if reason is not None:
                     usable = ", ".join(one for one in self._modules if self.why_not(one) is None)
                     raise DeviceError(f"device {name!r} is not usable here: {reason}. Usable: {usable}")
-                self._open[name] = self._class(kind)(name)  # type: ignore[call-arg]
+                opened = self._class(kind)(name)  # type: ignore[call-arg]
+                if DEBUG.value >= 1:
+                    print(f"aril: opened {name}{opened.summary()}", file=sys.stderr)
+                self._open[name] = opened
             return self._open[name]
 
     def _class(self, kind: str) -> type[DeviceBase]:

@@ -106,6 +106,10 @@ class CPUDevice(DeviceBase):
         arch = host_target().arch
         return None if arch in ("x86_64", "aarch64") else f"it knows x86-64 and AArch64, this machine is {arch}"
 
+    def summary(self) -> str:
+        t = self.target
+        return f": {t.arch}, {t.cores} threads, {t.vector_registers} vectors of {t.vector_bytes} bytes"
+
     @property
     def target(self) -> HostTarget:
         return host_target()

@@ -40,7 +40,7 @@ class NullDevice(DeviceBase):
     """Kernels are compiled as for the CPU."""
 
     NAME = "NULL"
-    renderers = {"LLVM": "aril.renderer.llvmir:LLVMRenderer"}
+    renderers = {"LLVM": "aril.renderer.llvm:llvm_renderer"}
 
     def __init__(self, name: str) -> None:
         super().__init__(name, NullAllocator(name))
