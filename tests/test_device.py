@@ -1,7 +1,10 @@
 """Devices by name, buffers and counters."""
 
 import gc
+import sys
 import threading
+import types
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -178,3 +181,16 @@ def test_a_compiled_kernel_survives_the_way_through_bytes():
     for broken in (b"", b"\xff\xff\xff\xff", b"\x02\x00\x00\x00{}"):
         with pytest.raises(ValueError, match="not a compiled kernel"):
             CompiledKernel.from_bytes(broken)
+
+
+def test_the_device_of_the_documentation_works(monkeypatch):
+    text = (Path(__file__).parents[1] / "docs" / "adding-a-device.md").read_text()
+    module = types.ModuleType("toy")
+    exec(text.partition("```python\n")[2].partition("```")[0], module.__dict__)
+    monkeypatch.setitem(sys.modules, "toy", module)
+    monkeypatch.setitem(Device._modules, "TOY", "toy")
+    buffer = Buffer("TOY:1", 8, dtypes.uint8).copyin(memoryview(b"abcdefgh"))
+    Device["toy:1"].load(CompiledKernel("f", b"fill", 1, 1))([buffer.view(4, dtypes.uint8, 4).opaque], [0x41])
+    assert bytes(buffer.as_memoryview()) == b"abcdAAAA"
+    assert bytes(Buffer("CPU", 8, dtypes.uint8).copy_from(buffer).as_memoryview()) == b"abcdAAAA"
+    monkeypatch.delitem(Device._open, "TOY:1")
