@@ -5,10 +5,11 @@ Graphs of one structure over different buffers normalise to the same node, which
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from aril.ops import Ops
 from aril.uop import UOp
+from aril.uop.function import bind
 
 
 class Normalized(NamedTuple):
@@ -28,7 +29,7 @@ def normalize(roots: list[UOp], devices: tuple[str, ...] | None = None) -> Norma
     """
     sink = UOp.sink(*roots, arg=devices)
     effects: list[UOp] = []
-    done: dict[UOp, UOp] = {}
+    done: dict[UOp, Any] = {}  # a call's is the tuple of its results
     buffers: list[UOp] = []
     values: dict[str, int] = {}
     stack: list[tuple[UOp, bool]] = [(sink, False)]
@@ -37,6 +38,12 @@ def normalize(roots: list[UOp], devices: tuple[str, ...] | None = None) -> Norma
         if u in done:
             continue
         if visited:
+            if u.op is Ops.FUNCTION:  # its body, written over the arguments
+                done[u] = bind(u, [done[s] for s in u.src[1:]])
+                continue
+            if u.op is Ops.GETTUPLE and u.src[0].op is Ops.FUNCTION:
+                done[u] = done[u.src[0]][u.arg]
+                continue
             done[u] = u.with_src(tuple([done[s] for s in u.src]))
             if u.op is Ops.AFTER:
                 effects.append(u)
@@ -60,5 +67,5 @@ def normalize(roots: list[UOp], devices: tuple[str, ...] | None = None) -> Norma
             done[u] = u
         else:
             stack.append((u, True))
-            stack.extend([(s, False) for s in reversed(u.src)])
+            stack.extend([(s, False) for s in reversed(u.src[1:] if u.op is Ops.FUNCTION else u.src)])
     return Normalized(done[sink], buffers, values, effects)
