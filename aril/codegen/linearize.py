@@ -1,8 +1,8 @@
 """The linearizer: a kernel's graph in, the order of its nodes out (program form: one LINEAR, loops opened and closed).
 
-Every node goes into the innermost of the loops it depends on, no deeper: what a loop does not change is computed outside it.
-Inside a loop the order is that of demand, effect by effect, so values stand near their use. Only the graph decides: the same
-kernel gives the same program in every process.
+Every node goes into the innermost of the loops it depends on, no deeper: what a loop does not change is computed outside
+it. Inside a loop the order is that of demand, effect by effect, so values stand near their use. Only the graph decides:
+the same kernel gives the same program in every process.
 """
 
 from __future__ import annotations

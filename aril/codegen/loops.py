@@ -1,4 +1,4 @@
-"""Loops of their own: where several ENDs close one RANGE, the later ones get RANGEs of new ids. Kernel form to kernel form."""
+"""Loops of their own: where several ENDs close one RANGE, the later ones get new RANGEs. Kernel form to kernel form."""
 
 from __future__ import annotations
 

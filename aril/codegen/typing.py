@@ -1,4 +1,4 @@
-"""Types and gates of the program form: weak types become concrete, Invalid becomes gates, sums of products multiply-adds.
+"""Types and gates of the program form: weak types become concrete, Invalid becomes gates, products in sums fuse.
 
 All passes take the kernel after expansion, accumulation and decompositions, and leave kernel form of concrete types.
 """
@@ -115,8 +115,8 @@ def _without_nothing(u: UOp, src: list[UOp]) -> UOp:
 def concretize(sink: UOp) -> UOp:
     """The kernel without weak types.
 
-    Weak constants take the type of what they meet. Scalar index arithmetic is int64, the width of an address; vectors of
-    indices are int32 where their bounds say that it is enough (twice the lanes), else int64.
+    Weak constants take the type of what they meet. Scalar index arithmetic is int64, the width of an address; vectors
+    of indices are int32 where their bounds say that it is enough (twice the lanes), else int64.
     """
     done: dict[UOp, UOp] = {}
     for u in sink.toposort():
@@ -240,7 +240,7 @@ def _memory(u: UOp) -> UOp | None:
 
 
 def _accumulation(store: UOp, uses: dict[UOp, int]) -> UOp | None:
-    """The terms of the sum that `store` keeps, as multiply-adds on what the accumulator held; None if it holds no term."""
+    """The terms of the sum that `store` keeps, as multiply-adds on what the accumulator held; None where none fuses."""
     memory = _memory(store)
     terms: list[UOp] = []
     stack = [store.src[1]]

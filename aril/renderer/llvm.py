@@ -1,6 +1,7 @@
 """The LLVM renderer: a linear program in, LLVM IR text (opaque pointers) of one function out. For CPUs.
 
-ABI: `void name(ptr args, i64 chunk, ptr scratch)`, `docs/ir.md`. Vectors stay vectors; LLVM splits those wider than a register.
+ABI: `void name(ptr args, i64 chunk, ptr scratch)`, `docs/ir.md`. Vectors stay vectors; LLVM splits those wider than a
+register.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from aril.uop.args import AddrSpace
 from aril.uop.node import UOp
 
 _OPS = frozenset(
-    {Ops.SQRT, Ops.RECIPROCAL, Ops.NEG, Ops.TRUNC, Ops.ADD, Ops.SUB, Ops.MUL, Ops.FDIV, Ops.MAX, Ops.CDIV, Ops.CMOD, Ops.SHL,
-     Ops.SHR, Ops.AND, Ops.OR, Ops.XOR, Ops.CMPLT, Ops.CMPNE, Ops.CMPEQ, Ops.WHERE, Ops.MULACC}
+    {Ops.SQRT, Ops.RECIPROCAL, Ops.NEG, Ops.TRUNC, Ops.ADD, Ops.SUB, Ops.MUL, Ops.FDIV, Ops.MAX, Ops.CDIV, Ops.CMOD,
+     Ops.SHL, Ops.SHR, Ops.AND, Ops.OR, Ops.XOR, Ops.CMPLT, Ops.CMPNE, Ops.CMPEQ, Ops.WHERE, Ops.MULACC}
 )  # fmt: skip
 _TYPES = frozenset({dtypes.bool, *dtypes.ints, dtypes.float16, dtypes.float32, dtypes.float64})
 _PASSIVE = frozenset({Ops.SINK, Ops.GROUP, Ops.NOOP, Ops.LINEAR})
@@ -74,7 +75,8 @@ def llvm_renderer(target: Target, **changes: Any) -> LLVMRenderer:
     types = _TYPES if target.has_f16_conversion else _TYPES - {dtypes.float16}
     fields: dict[str, Any] = {
         "arch": target.arch, "vector_bytes": target.vector_bytes, "vector_registers": target.vector_registers,
-        "l1": target.l1, "l2": target.l2, "l3": target.l3, "cores": target.cores, "has_fma": target.has_fma, "dtypes": types,
+        "l1": target.l1, "l2": target.l2, "l3": target.l3, "cores": target.cores, "has_fma": target.has_fma,
+        "dtypes": types,
     }  # fmt: skip
     return LLVMRenderer(**{**fields, **changes})
 
@@ -157,7 +159,8 @@ class _Kernel:
         prefer = self.renderer.vector_bytes * 8
         finite = "" if self.conditional else " mustprogress willreturn"
         out = [
-            f"define void @{self.name}(ptr noalias readonly captures(none) %args, i64 %chunk, ptr noalias %scratch) #0 {{",
+            f"define void @{self.name}"
+            "(ptr noalias readonly captures(none) %args, i64 %chunk, ptr noalias %scratch) #0 {",
             "entry:",
             *self.entry,
             "  br label %body",
@@ -369,9 +372,7 @@ class _Kernel:
                 f[n] = abs(int(n.arg))
             elif n.op is Ops.MUL:
                 f[n] = min(f[n.src[0]] * f[n.src[1]], 1 << 20)
-            elif n.op in (Ops.ADD, Ops.SUB):
-                f[n] = math.gcd(f[n.src[0]], f[n.src[1]])
-            elif n.op is Ops.MAX:
+            elif n.op in (Ops.ADD, Ops.SUB, Ops.MAX):
                 f[n] = math.gcd(f[n.src[0]], f[n.src[1]])
             elif n.op is Ops.WHERE:
                 f[n] = math.gcd(f[n.src[1]], f[n.src[2]])
@@ -575,7 +576,7 @@ class _Kernel:
         self.lines.append('  fence syncscope("singlethread") seq_cst')  # a group runs on one thread of a CPU
 
     def do_custom(self, u: UOp) -> None:
-        """CUSTOM and CUSTOMI, arg (format, dtype, "llvm"): an instruction; `{0}` is the first operand, `{t0}` its type."""
+        """CUSTOM and CUSTOMI, arg (format, dtype, "llvm"): instructions; `{0}` is the first operand, `{t0}` its type."""
         language = u.arg[2] if len(u.arg) > 2 else "an unnamed language"
         if language != self.renderer.language:
             raise RenderError(

@@ -1,8 +1,8 @@
 """Arithmetic of the LLVM renderer: types, constants, elementwise nodes and casts as LLVM IR.
 
-In come nodes and the names of their operands, all of one lane count; out go instructions, through the `Emit` of the kernel.
-Floats keep IEEE 754 semantics (NaN, infinities, signed zero); nothing here is undefined: divisions, shifts and conversions
-have a result for every operand.
+In come nodes and the names of their operands, all of one lane count; out go instructions, through the `Emit` of the
+kernel. Floats keep IEEE 754 semantics (NaN, infinities, signed zero); nothing here is undefined: divisions, shifts and
+conversions have a result for every operand.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ _COMPARE = {
 
 
 def render_alu(e: Emit, u: UOp, src: list[str], lanes: int) -> str:
-    """One elementwise node. `src` are its operands with `lanes` lanes each (but a scalar condition of WHERE may stay one).
+    """One elementwise node. `src` are its operands with `lanes` lanes each (a scalar condition of WHERE may stay one).
 
     Errors: RenderError for operations that must be decomposed first.
     """
@@ -188,7 +188,7 @@ def _shift(e: Emit, u: UOp, t: str, src: list[str], lanes: int) -> str:
         raise RenderError(f"{u.op} of bools: cast to an integer first")
     bits, count = dtype.bits, src[1]
     low, high = u.src[1].bounds
-    inside = 0 <= low and high < bits
+    inside = low >= 0 and high < bits
     if u.op is Ops.SHR and dtype.kind == "i":
         if not inside:
             count = e.call("umin", t, [(t, count), (t, splat(bits - 1, dtype, lanes))])
@@ -203,7 +203,7 @@ def _shift(e: Emit, u: UOp, t: str, src: list[str], lanes: int) -> str:
 
 
 def render_cast(e: Emit, to: DType, frm: DType, x: str, lanes: int) -> str:
-    """`x` converted: integers wrap, floats round to nearest even, floats to integers truncate and saturate (NaN is 0)."""
+    """`x` converted: integers wrap, floats round to nearest even; floats become integers toward 0, saturated, NaN 0."""
     a, b = vectorized(scalar_type(frm), lanes), vectorized(scalar_type(to), lanes)
     if to is frm:
         return x
