@@ -280,11 +280,13 @@ def _chunk(plan: Plan, nest: Nest, lane: UOp | None) -> None:
     chunk_output(plan, nest, estimate_ns(nest, lane, width), lane, lane_block=width * 4)
 
 
-def chunk_output(plan: Plan, nest: Nest, total: float, lane: UOp | None, lane_block: int) -> None:
+def chunk_output(
+    plan: Plan, nest: Nest, total: float, lane: UOp | None, lane_block: int, loops: tuple[UOp, ...] | None = None
+) -> None:
     """Outer output loops to the launch index, so that a chunk is worth a thread's while."""
     if total < 2 * CHUNK_NS or not nest.repeatable and any(u.op is Ops.ATOMIC for u in nest.nodes):
         return
-    shared = nest.loops
+    shared = nest.loops if loops is None else loops
     for u in nest.reduces:  # a reduction that a chunk loop does not move would be done once a chunk
         if nest.turns(u.ranges | set(_own(u))) * 8 > nest.turns(frozenset(nest.loops)):
             shared = tuple([r for r in shared if r in u.ranges])
