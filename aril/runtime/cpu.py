@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import ctypes
 import struct
+import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import perf_counter
 
 from aril.device import CompiledKernel, DeviceBase, DeviceError, Program
+from aril.runtime import faults
 from aril.runtime.elf import LoadedObject, ObjectError, load_object
 from aril.runtime.memory import CPUAllocator
 from aril.runtime.pool import MAX_CHUNKS, shared_pool
@@ -26,7 +28,18 @@ class CPUProgram(Program):
     `args` are 64-bit slots, the buffers' addresses first, then the values of the variables.
     """
 
-    __slots__ = ("_call", "_code", "_pack", "address", "chunks", "kernel", "name", "scratch_bytes", "slots")
+    __slots__ = (
+        "_call",
+        "_code",
+        "_fault_slot",
+        "_pack",
+        "address",
+        "chunks",
+        "kernel",
+        "name",
+        "scratch_bytes",
+        "slots",
+    )
 
     def __init__(self, kernel: CompiledKernel) -> None:
         self.kernel, self.name, self.chunks = kernel, kernel.name, kernel.chunks
@@ -38,6 +51,11 @@ class CPUProgram(Program):
         self.slots = kernel.nbufs + kernel.nvars
         self._pack = struct.Struct(f"<{kernel.nbufs}Q{kernel.nvars}q").pack
         self._call = _KERNEL(self.address)
+        self._fault_slot = faults.register(self._code, kernel.name)
+
+    def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if getattr(self, "_fault_slot", -1) >= 0 and not finalizing():
+            faults.forget(self._fault_slot)
 
     def pack_args(self, buffers: Sequence[int], values: Sequence[int] = ()) -> bytes:
         """The argument slots of a launch. TypeError says how many of each the kernel takes."""
@@ -100,6 +118,7 @@ class CPUDevice(DeviceBase):
 
     def __init__(self, name: str) -> None:
         super().__init__(name, CPUAllocator(name))
+        faults.install()
 
     @classmethod
     def why_not(cls) -> str | None:

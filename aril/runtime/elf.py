@@ -62,6 +62,11 @@ class LoadedObject:
     def __init__(self, base: int, size: int, symbols: dict[str, int]) -> None:
         self._base, self._size, self.symbols = base, size, symbols
 
+    @property
+    def extent(self) -> tuple[int, int]:
+        """Address and number of bytes."""
+        return self._base, self._size
+
     def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         # At the end of the interpreter a daemon thread may still run this code, and the system unmaps it anyway.
         if self._base and not finalizing():

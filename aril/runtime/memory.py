@@ -11,6 +11,7 @@ import ctypes
 import mmap
 import os
 import threading
+import weakref
 from functools import lru_cache
 
 from aril.config import ALLOC_CACHE_LIMIT
@@ -34,6 +35,18 @@ def size_class(nbytes: int) -> int:
     return -(-nbytes // unit) * unit
 
 
+_allocators: weakref.WeakSet[CPUAllocator] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    """A thread that does not exist in the child may have held a lock."""
+    for one in _allocators:
+        one._lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
 class CPUAllocator(Allocator):
     """Process memory by size class, with a cache of freed blocks up to `limit` bytes (ALLOC_CACHE_LIMIT)."""
 
@@ -48,6 +61,7 @@ class CPUAllocator(Allocator):
         self.mapped = 0  # bytes held from the system
         # A finalizer may free a buffer while this thread allocates one: the lock must let it in.
         self._lock = threading.RLock()
+        _allocators.add(self)
 
     @property
     def limit(self) -> int:
@@ -105,7 +119,7 @@ class CPUAllocator(Allocator):
                 return  # slabs stay
             size = min(lists)[1]
             address = self._free_blocks[size].pop(0)[1]
-            _libc().munmap(address & -mmap.PAGESIZE, size + mmap.PAGESIZE)
+            unmap_pages(address, size + mmap.PAGESIZE)
             self.cached -= size
             self.mapped -= size
 
@@ -139,6 +153,11 @@ def map_pages(nbytes: int) -> int:
             _libc().munmap(at, size)
     _libc().madvise(start, length, _MADV_HUGEPAGE)  # a wish: an error changes nothing
     return int(start)
+
+
+def unmap_pages(address: int, nbytes: int) -> None:
+    """Give back the pages of `map_pages(nbytes)`."""
+    _libc().munmap(address & -mmap.PAGESIZE, -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE)
 
 
 def available_memory() -> int:

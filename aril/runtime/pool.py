@@ -9,7 +9,6 @@ knows who runs it, so results do not depend on the number of workers. `pool_ir.p
 from __future__ import annotations
 
 import ctypes
-import mmap
 import os
 import signal
 import struct
@@ -17,9 +16,11 @@ import threading
 import time
 from functools import lru_cache
 
+from aril.device import host_memory
 from aril.runtime import pool_ir
 from aril.runtime.elf import LoadedObject, external_symbol, load_object
 from aril.runtime.llvm import compile_cached
+from aril.runtime.memory import map_pages, unmap_pages
 from aril.runtime.pool_ir import FLAG_BARRIER, RECORD_BYTES
 from aril.runtime.target import generic_target, host_target, usable_cores
 
@@ -55,10 +56,12 @@ class Pool:
         self.threads = threads
         self.lock = threading.Lock()
         symbols = _code().symbols
-        self._memory = _private_memory(pool_ir.SCRATCH + 8 * threads)
-        self._base = _address_of(self._memory)
+        # Not memory of a Python object: the interpreter would give that back at its end, under the workers' feet.
+        self._size = pool_ir.SCRATCH + 8 * threads
+        self._base = map_pages(self._size)
+        self._memory = host_memory(self._base, self._size)
         self._scratch_bytes = 0
-        self._scratch: mmap.mmap | None = None
+        self._scratch = (0, 0)
         self._handles: list[int] = []
         self._run = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)(symbols["aril_pool_run"])
         one = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int64)
@@ -93,10 +96,14 @@ class Pool:
         if nbytes <= self._scratch_bytes:
             return
         with self.lock:  # no batch runs, so nobody holds the old area
-            # One line more than a power of two apart: areas at equal distances would share cache sets.
+            if nbytes <= self._scratch_bytes:
+                return
+            # Some lines more than a power of two apart: areas at equal distances would share cache sets.
             each = -(-nbytes // 4096) * 4096 + 64 * 5
-            self._scratch = _private_memory(each * self.threads)
-            base = _address_of(self._scratch)
+            base = map_pages(each * self.threads)
+            if self._scratch[0]:
+                unmap_pages(*self._scratch)
+            self._scratch = (base, each * self.threads)
             table = struct.pack(f"<{self.threads}Q", *(base + each * index for index in range(self.threads)))
             self._memory[pool_ir.SCRATCH : pool_ir.SCRATCH + len(table)] = table
             self._scratch_bytes = nbytes
@@ -126,14 +133,6 @@ class Pool:
             for handle in self._handles:
                 join(handle, None)
             self._handles.clear()
-
-
-def _address_of(memory: mmap.mmap) -> int:
-    return ctypes.addressof(ctypes.c_char.from_buffer(memory))
-
-
-def _private_memory(nbytes: int) -> mmap.mmap:
-    return mmap.mmap(-1, nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 
 def _affinity() -> set[int]:

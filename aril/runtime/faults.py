@@ -1,0 +1,157 @@
+"""The name of the kernel when native code crashes: a signal handler, itself LLVM IR, that looks up the address.
+
+In come the address ranges of loaded kernels; out goes a line on stderr before the process dies as it would have anyway
+(the handler of before, `faulthandler` say, takes over).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import signal
+import struct
+import threading
+
+from aril.runtime.elf import LoadedObject, ObjectError, load_object
+from aril.runtime.llvm import compile_cached
+from aril.runtime.target import generic_target, host_target
+
+SIGNALS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
+ENTRY = struct.Struct("<QQQQ")  # first byte, end, the name's address and length
+CAPACITY = 1 << 14  # kernels loaded at once; further ones crash without their name
+_SIGACTION = 152  # bytes of glibc's struct sigaction: handler, 128 bytes of mask, flags, restorer
+_SA_SIGINFO = 4
+
+# Where the interrupted instruction's address lies in ucontext_t: gregs[REG_RIP] on x86-64, mcontext.pc on AArch64.
+_PC = {"x86_64": 168, "aarch64": 440}
+
+_TEXT = """
+@aril_fault_table = global ptr null
+@aril_fault_count = global i64 0
+@aril_fault_before = global ptr null
+@head = internal constant [23 x i8] c"\\0Aaril: kernel crashed: "
+@end = internal constant [1 x i8] c"\\0A"
+declare i64 @write(i32, ptr, i64)
+declare i32 @sigaction(i32, ptr, ptr)
+
+define void @aril_fault(i32 %signal, ptr %info, ptr %context) {
+entry:
+  %pcp = getelementptr i8, ptr %context, i64 {PC}
+  %pc = load i64, ptr %pcp
+  %table = load ptr, ptr @aril_fault_table
+  %count = load i64, ptr @aril_fault_count
+  br label %loop
+loop:
+  %i = phi i64 [0, %entry], [%i1, %next]
+  %more = icmp ult i64 %i, %count
+  br i1 %more, label %look, label %out
+look:
+  %at = shl i64 %i, 5
+  %e = getelementptr i8, ptr %table, i64 %at
+  %ep = getelementptr i8, ptr %e, i64 8
+  %np = getelementptr i8, ptr %e, i64 16
+  %lp = getelementptr i8, ptr %e, i64 24
+  %low = load i64, ptr %e
+  %high = load i64, ptr %ep
+  %above = icmp uge i64 %pc, %low
+  %below = icmp ult i64 %pc, %high
+  %hit = and i1 %above, %below
+  br i1 %hit, label %found, label %next
+next:
+  %i1 = add i64 %i, 1
+  br label %loop
+found:
+  %name = load ptr, ptr %np
+  %length = load i64, ptr %lp
+  %w1 = call i64 @write(i32 2, ptr @head, i64 23)
+  %w2 = call i64 @write(i32 2, ptr %name, i64 %length)
+  %w3 = call i64 @write(i32 2, ptr @end, i64 1)
+  br label %out
+out:
+  ; the handler of before sees the same fault again when we return
+  %before = load ptr, ptr @aril_fault_before
+  %s = zext i32 %signal to i64
+  %b = mul i64 %s, 152
+  %old = getelementptr i8, ptr %before, i64 %b
+  %r = call i32 @sigaction(i32 %signal, ptr %old, ptr null)
+  ret void
+}
+"""
+
+
+class _Table:
+    """The ranges of loaded kernels, where the handler finds them."""
+
+    def __init__(self, code: LoadedObject) -> None:
+        self._code = code
+        self._entries = mmap.mmap(-1, CAPACITY * ENTRY.size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self._before = (ctypes.c_ubyte * (_SIGACTION * 65))()
+        self._names: dict[int, ctypes.Array[ctypes.c_char]] = {}
+        self._unused: list[int] = []
+        self._used = 0
+        self._lock = threading.RLock()
+        entries = ctypes.addressof(ctypes.c_char.from_buffer(self._entries))
+        symbols = code.symbols
+        for name, value in (("table", entries), ("before", ctypes.addressof(self._before))):
+            ctypes.c_uint64.from_address(symbols[f"aril_fault_{name}"]).value = value
+        self._count = ctypes.c_uint64.from_address(symbols["aril_fault_count"])
+        action = struct.pack("<Q128xi4xQ", symbols["aril_fault"], _SA_SIGINFO, 0)
+        sigaction = ctypes.CDLL(None).sigaction
+        sigaction.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
+        for number in SIGNALS:
+            sigaction(number, action, ctypes.addressof(self._before) + _SIGACTION * number)
+
+    def add(self, start: int, size: int, name: str) -> int:
+        with self._lock:
+            slot = self._unused.pop() if self._unused else self._used
+            if slot >= CAPACITY:
+                return -1
+            self._used = max(self._used, slot + 1)
+            text = ctypes.create_string_buffer(name.encode())
+            self._names[slot] = text
+            ENTRY.pack_into(
+                self._entries, slot * ENTRY.size, start, start + size, ctypes.addressof(text), len(text) - 1
+            )
+            self._count.value = self._used
+            return slot
+
+    def remove(self, slot: int) -> None:
+        with self._lock:
+            ENTRY.pack_into(self._entries, slot * ENTRY.size, 0, 0, 0, 0)
+            del self._names[slot]
+            self._unused.append(slot)
+
+
+_table: _Table | None = None
+
+
+def install() -> None:
+    """Have crashes in kernels end with the kernel's name. Once a process; nothing where that is not possible."""
+    global _table
+    arch = host_target().arch
+    if _table is None and arch in _PC and os.name == "posix":
+        try:
+            text = _TEXT.replace("{PC}", str(_PC[arch]))
+            _table = _Table(load_object(compile_cached(text, generic_target(arch))))
+        except (ObjectError, OSError):
+            return  # a comfort only
+
+
+def _after_fork() -> None:
+    if _table is not None:
+        _table._lock = threading.RLock()  # a thread that does not exist in the child may have held it
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def register(code: LoadedObject, name: str) -> int:
+    """Note that `code` is the kernel `name`; the number that `forget` takes, -1 if nothing was noted."""
+    return _table.add(*code.extent, name) if _table is not None else -1
+
+
+def forget(slot: int) -> None:
+    """The code of `register` is about to go."""
+    if slot >= 0 and _table is not None:
+        _table.remove(slot)
