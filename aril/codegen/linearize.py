@@ -1,6 +1,6 @@
 """The linearizer: a kernel's graph in, the order of its nodes out (program form: one LINEAR, loops opened and closed).
 
-Every node goes into the innermost of the loops it depends on, no deeper: what a loop does not change is computed outside
+Every node goes into the innermost of the loops it depends on, no deeper: what a loop does not change is computed before
 it. Inside a loop the order is that of demand, effect by effect, so values stand near their use. Only the graph decides:
 the same kernel gives the same program in every process.
 """
@@ -38,8 +38,8 @@ def linearize(sink: UOp) -> UOp:
 class _Item:
     """One node of the program. Loops are bit masks over the linearizer's list of ranges.
 
-    `deps` are the items that come before it, `extra` loops it lies in whether or not its sources say so, `closes` (END) the
-    loops that end with it, `effects` (END) the items done in each turn.
+    `deps` are the items that come before it, `extra` loops it lies in whether or not its sources say so, `closes` (END)
+    the loops that end with it, `effects` (END) the items done in each turn.
     """
 
     uop: UOp
@@ -66,7 +66,7 @@ class _Seen:
 
 @dataclass(slots=True)
 class _Block:
-    """A loop's body, or the whole kernel: its children (items, and loops as negative numbers), what each comes after."""
+    """A loop's body, or the whole kernel: its children (items; loops as negative numbers), what each comes after."""
 
     children: list[int] = field(default_factory=list)
     before: dict[int, dict[int, None]] = field(default_factory=dict)
@@ -259,7 +259,7 @@ class _Linearizer:
         return out
 
     def _writers(self, containers: dict[int, int]) -> list[tuple[list[int], list[int]]]:
-        """For each register buffer and panel the outermost effects that write it, apart from an END around all of them."""
+        """For each register buffer and panel the outermost effects that write it, but an END around all of them."""
         stores: dict[UOp, list[int]] = {}
         for index, item in enumerate(self.items):
             if item.uop.op is Ops.STORE and item.memory is not None and item.memory.op is Ops.BUFFER:
@@ -285,8 +285,8 @@ class _Linearizer:
     # --- order of accesses that no AFTER orders ---
 
     def _order_accesses(self) -> None:
-        """A load sees what its AFTERs say, else what was there before this nest: it comes before the nest's stores to the
-        same memory, and after those of earlier nests. Stores to one memory in one loop keep their order."""
+        """A load sees what its AFTERs say, else what was there before this nest: it comes before the nest's stores to
+        the same memory, and after those of earlier nests. Stores to one memory in one loop keep their order."""
         stores: dict[UOp, list[int]] = {}
         loads: dict[UOp, list[int]] = {}
         for index, item in enumerate(self.items):
@@ -434,7 +434,8 @@ class _Linearizer:
                 node, at = ~at, parent[at]
         if value_leaves and user is not None and self.items[d].uop in user.src and self.items[d].uop.dtype.kind != "v":
             raise LinearizeError(
-                f"a value ({self.items[d].uop.op}) is used by {user.op} outside the loop it is computed in: store it first"
+                f"a value ({self.items[d].uop.op}) is used by {user.op} outside the loop it is computed in: "
+                "store it first"
             )
         if node != first:
             blocks[at].before.setdefault(node, {})[first] = None

@@ -576,7 +576,7 @@ class _Kernel:
         self.lines.append('  fence syncscope("singlethread") seq_cst')  # a group runs on one thread of a CPU
 
     def do_custom(self, u: UOp) -> None:
-        """CUSTOM and CUSTOMI, arg (format, dtype, "llvm"): instructions; `{0}` is the first operand, `{t0}` its type."""
+        """CUSTOM and CUSTOMI, arg (format, dtype, "llvm"): code; `{0}` is the first operand, `{t0}` its type."""
         language = u.arg[2] if len(u.arg) > 2 else "an unnamed language"
         if language != self.renderer.language:
             raise RenderError(
