@@ -83,24 +83,49 @@ def gather(u: UOp, scale: int, terms: Terms, dtype: DType) -> int | None:
     return None if len(terms) > LIMIT else total
 
 
-def build(terms: Terms, k: int, dtype: DType) -> UOp:
-    """The canonical expression of a sum, of type `dtype`."""
+_PAIRS = frozenset({Ops.FLOORDIV, Ops.FLOORMOD})
+
+
+def build(terms: Terms, k: int, dtype: DType, final: bool = False) -> UOp:
+    """The canonical expression of a sum, of type `dtype`.
+
+    Its parts are marked as simplified where the terms are and cannot combine further (`final`: the caller has combined them).
+    """
     items = list(terms.items())
     if len(items) > 1:
         items.sort(key=_key)
+        final = final or sum([a.op in _PAIRS for a in terms]) < 2
+    else:
+        final = True
+    weak = dtype.weak
     out: UOp | None = None
     for atom, c in items:
-        if not dtype.weak:
+        if not weak:
             c = signed(c, dtype)
         if c == 0:
             continue
-        t = atom if c == 1 else UOp(Ops.MUL, (atom, const(c, dtype)))
-        out = t if out is None else UOp(Ops.ADD, (out, t))
+        final = final and atom._simplified is True
+        if c == 1:
+            t = atom
+        else:
+            t = UOp(Ops.MUL, (atom, UOp(Ops.CONST, (), wrap(c, dtype), dtype)))
+            if final and atom.op is not Ops.MUL and atom.op is not Ops.ADD:
+                t._simplified = True
+            else:
+                final = False
+        if out is None:
+            out = t
+        else:
+            out = UOp(Ops.ADD, (out, t))
+            if final and weak:
+                out._simplified = True
     if out is None:
         return const(k, dtype)
-    c = const(k, dtype)
-    if c.arg != 0:
-        out = UOp(Ops.ADD, (out, c))
+    k = int(wrap(k, dtype))
+    if k:
+        out = UOp(Ops.ADD, (out, UOp(Ops.CONST, (), k, dtype)))
+        if final and weak:
+            out._simplified = True
     return out if out.dtype is dtype else UOp(Ops.CAST, (out,), None, dtype)
 
 

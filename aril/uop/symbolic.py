@@ -101,14 +101,19 @@ def _step(u: UOp) -> UOp | None:
         r = r.cast(u.dtype)
     if u.op in OpGroup.ELEMENTWISE and r.shape != u.shape:
         # a vector that turned out to be one scalar; tensors keep the form they have
-        if len(u.shape) == 1 and r.shape == () and isinstance(u.shape[0], int) and u.shape[0] <= 64 and not _tensor(u):
+        if len(u.shape) == 1 and r.shape == () and isinstance(u.shape[0], int) and _in_kernel(u):
             return UOp(Ops.STACK, (r,) * u.shape[0])
         return None
     return r
 
 
-def _tensor(u: UOp) -> bool:
-    return any(s.op in OpGroup.MOVEMENT or s.op in OpGroup.STORAGE for s in u.src if s.shape)
+def _in_kernel(u: UOp) -> bool:
+    """True where the lanes of vector `u` come from scalars or memory of a kernel, so that it is no tensor."""
+    while u.op in OpGroup.ELEMENTWISE:
+        u = next(s for s in u.src if s.shape)
+    if u.op is Ops.SHRINK:
+        return u.arg[0] is None and u.src[0].op in OpGroup.STORAGE
+    return u.op in (Ops.STACK, Ops.LOAD)
 
 
 def _is_int(dtype: DType) -> bool:
@@ -118,16 +123,19 @@ def _is_int(dtype: DType) -> bool:
 # --- steps common to elementwise operations ---
 
 
+_OWN_SECOND = (Ops.SHL, Ops.SHR, Ops.POW)  # their second operand may have a type of its own
+
+
 def _operands(u: UOp) -> UOp | None:
     """Constants take the type of what they meet, and stand second where the operation commutes."""
     t = operand_type(u)
     src = u.src
     if not t.weak:
         values = src[1:] if u.op is Ops.WHERE else src
-        if any(s.op is Ops.CONST and s.dtype is not t for s in values) and u.op not in (Ops.SHL, Ops.SHR, Ops.POW):
-            if any(s.op is not Ops.CONST and s.dtype is t for s in values):
-                new = tuple([UOp.const(t, s.arg) if s.op is Ops.CONST and s.dtype is not t else s for s in values])
-                return UOp(u.op, (src[0], *new) if u.op is Ops.WHERE else new)
+        strange = any([s.op is Ops.CONST and s.dtype is not t for s in values])
+        if strange and u.op not in _OWN_SECOND and any([s.op is not Ops.CONST and s.dtype is t for s in values]):
+            new = tuple([UOp.const(t, s.arg) if s.op is Ops.CONST and s.dtype is not t else s for s in values])
+            return UOp(u.op, (src[0], *new) if u.op is Ops.WHERE else new)
     if u.op in OpGroup.COMMUTATIVE and src[0].op is Ops.CONST and src[1].op is not Ops.CONST:
         return UOp(u.op, (src[1], src[0]))
     return None
@@ -177,16 +185,19 @@ def _add(u: UOp) -> UOp | None:
         return _add_float(u)
     if dtype.kind == "b":
         return UOp(Ops.OR, u.src)
+    a, b = u.src
+    if b.op is Ops.CONST and b.dtype is dtype:
+        if b.arg == 0:
+            return a
+        if a.dtype is dtype and a.op is not Ops.ADD:
+            return None
     terms: Terms = {}
     k = gather(u, 1, terms, dtype)
     if k is None:
-        a, b = u.src
-        return a if b.op is Ops.CONST and b.arg == 0 else None
+        return None
     while len(terms) > 1 and divmod.recombine(terms, dtype):
         k += terms.pop(divmod.ONE, 0)
-    if dtype.weak:
-        return build(_monomials(terms), k, dtype)
-    return build(terms, k, dtype)
+    return build(_monomials(terms) if dtype.weak else terms, k, dtype, final=True)
 
 
 def _monomials(terms: Terms) -> Terms:
@@ -721,14 +732,22 @@ def _index_of_stack(u: UOp) -> UOp | None:
 # --- the table ---
 
 
-def _elementwise(own: Step | None) -> Step:
+def _elementwise(own: Step | None, decide: bool = True) -> Step:
+    """The common steps, then the operation's own. Sums and products of what is not constant need no look at bounds."""
+
     def step(u: UOp) -> UOp | None:
         r = _fold(u) or _operands(u)
         if r is not None:
             return r
-        if u.dtype.weak and (r := _hoist_invalid(u)) is not None:
-            return r
-        return _decided(u) or (own(u) if own is not None else None)
+        if u.dtype.weak:
+            r = _hoist_invalid(u)
+            if r is not None:
+                return r
+        if decide or not u.dtype.weak:
+            r = _decided(u)
+            if r is not None:
+                return r
+        return own(u) if own is not None else None
 
     return step
 
@@ -739,10 +758,10 @@ def _where_step(u: UOp) -> UOp | None:
 
 _STEPS: dict[Ops, Step] = {
     **{op: _elementwise(None) for op in OpGroup.ALU},
-    Ops.ADD: _elementwise(_add),
+    Ops.ADD: _elementwise(_add, decide=False),
     Ops.SUB: _elementwise(_sub),
     Ops.NEG: _elementwise(_neg),
-    Ops.MUL: _elementwise(_mul),
+    Ops.MUL: _elementwise(_mul, decide=False),
     Ops.FLOORDIV: _elementwise(_floordiv),
     Ops.FLOORMOD: _elementwise(_floormod),
     Ops.CDIV: _elementwise(_truncating),
