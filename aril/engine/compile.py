@@ -83,8 +83,7 @@ def code_version() -> str:
 def renderer_of(device: str) -> Any:
     """The renderer instance that makes this device's kernels."""
     opened = Device[device]
-    make = opened.renderer
-    return make(opened.target) if isinstance(make, type) else make
+    return opened.renderer(opened.target)
 
 
 def settings_key() -> tuple[tuple[str, Any], ...]:
@@ -197,7 +196,8 @@ def _load_missing(missing: dict[tuple[UOp, str, str], str | None], settings: Any
         if not opened.renderers:
             raise RuntimeError(f"{device} runs no kernels")
         target = opened.target
-        where = f"{version}|{opened.renderer_name}|{getattr(target, 'key', target)}|{tag}|{body.digest.hex()}"
+        cores = getattr(target, "cores", 1)
+        where = f"{version}|{opened.renderer_name}|{getattr(target, 'key', target)}|{cores}|{tag}|{body.digest.hex()}"
         entry = cache.get("kernel", where) if _persistent(opened) else None
         if entry is not None:
             try:

@@ -120,6 +120,8 @@ def is_contraction(u: UOp) -> bool:
     """A reduction whose body is larger than what it reads: operands are used more than once."""
     body = u.src[0]
     total = numel(body)
+    while body.op in OpGroup.MOVEMENT:
+        body = body.src[0]
     if total < 2 * numel(u) or total <= 1:
         return False
     stack, seen, read = [body], set(), 0

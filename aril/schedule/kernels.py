@@ -11,7 +11,7 @@ from typing import Any
 
 from aril.dtype import DType, strong
 from aril.ops import OpGroup, Ops
-from aril.schedule.fuse import Fusion, choose_stored, concrete, is_contraction, is_leaf, nbytes, numel
+from aril.schedule.fuse import Fusion, choose_stored, concrete, is_contraction, nbytes, numel
 from aril.schedule.prepare import is_flat_view
 from aril.uop import KernelInfo, ParamArg, UOp
 from aril.uop.node import view_flat
@@ -444,32 +444,24 @@ def _body(d: Draft) -> tuple[UOp, tuple[int, ...], int, int]:
             used[n] = None
     local = {p: UOp(Ops.PARAM, (), p.arg._replace(slot=i, device=None), p.dtype) for i, p in enumerate(used)}
     body = sink.substitute(local)
-    size = sum(nbytes(t) for stores in d.stores for t, _ in stores) + sum(_read_bytes(n, sink) for n in used if n in _read(sink))
+    size = sum(nbytes(t) for stores in d.stores for t, _ in stores) + _read_bytes(UOp.sink(*[v for stores in d.stores for _, v in stores]))
     return body.replace(arg=KernelInfo(name=_name(d))), tuple([p.arg.slot for p in used]), len(written), size
 
 
-def _read(sink: UOp) -> dict[UOp, None]:
-    """Storage that values of the kernel read."""
-    out: dict[UOp, None] = {}
-    for nest in sink.src:
-        for s in nest.src if nest.op is Ops.GROUP else (nest,):
-            for n in s.src[1].toposort():
-                if n.op is Ops.PARAM and not n.is_variable:
-                    out[n] = None
-    return out
-
-
-def _read_bytes(p: UOp, sink: UOp) -> int:
-    """Bytes of `p` that the kernel can touch: its largest view's elements, at most all of it."""
-    largest = 0
-    for n in sink.toposort():
-        if n.op is Ops.SHRINK and n.base is p:
-            largest = max(largest, numel(n))
-        elif p in n.src and n.op is not Ops.RESHAPE:
-            largest = max(largest, numel(p))
-        elif n.base is p and n.op not in OpGroup.MOVEMENT and not is_leaf(n):
-            largest = max(largest, numel(p))
-    return min(largest or numel(p), numel(p)) * p.dtype.itemsize
+def _read_bytes(values: UOp) -> int:
+    """Bytes of storage that computing `values` touches: of each parameter the largest view that is read."""
+    views: dict[UOp, tuple[UOp, int]] = {}
+    touched: dict[UOp, int] = {}
+    for n in values.toposort():
+        if n.op is Ops.PARAM and not n.is_variable:
+            views[n] = (n, numel(n))
+        elif n.op in OpGroup.MOVEMENT and n.src[0] in views:
+            base, count = views[n.src[0]]
+            views[n] = (base, min(count, numel(n)) if n.op is Ops.SHRINK else count)
+        else:
+            for base, count in [views[s] for s in n.src if s in views]:
+                touched[base] = max(touched.get(base, 0), count)
+    return sum(count * p.dtype.itemsize for p, count in touched.items())
 
 
 def _name(d: Draft) -> str:
