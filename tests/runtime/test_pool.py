@@ -13,7 +13,10 @@ import threading
 import pytest
 
 from aril.device import Device
+from aril.runtime.llvm import compile_ir
 from aril.runtime.pool import RECORD_BYTES, Pool, pack_record, shared_pool
+from aril.runtime.pool_ir import pool_ir
+from aril.runtime.target import generic_target
 from tests.runtime.kernels import ADD, SCRATCH, TOTAL, kernel
 
 N = 256
@@ -207,3 +210,8 @@ def test_a_child_of_fork_has_a_pool_of_its_own(add):
 def test_a_launch_count_out_of_range_is_refused():
     with pytest.raises(ValueError, match="chunks"):
         pack_record(memoryview(bytearray(64)), 0, 0, 0, 1 << 31)
+
+
+@pytest.mark.parametrize("arch", ["x86_64", "aarch64"])
+def test_the_loop_compiles_for_every_architecture(arch):
+    assert b"aril_pool_worker" in compile_ir(pool_ir(arch), generic_target(arch))
