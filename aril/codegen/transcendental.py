@@ -1,16 +1,17 @@
-"""EXP2, LOG2, SIN and POW of float32 and float64 in operations that every target has: no tables, no branches, vectors stay.
+"""EXP2, LOG2, SIN and POW of float32 and float64 in operations that every target has: no tables, no branches.
 
-In comes an expression, scalar or vector; out goes one in additions, products, comparisons and bit operations. The polynomials
-interpolate at Chebyshev nodes in 200-bit arithmetic (their errors are below 2**-27 and 2**-56) and are ours.
+In comes an expression, scalar or vector; out goes one in additions, products, comparisons and bit operations. The
+polynomials interpolate at Chebyshev nodes, computed in 200-bit arithmetic; their errors are below 2**-27 and 2**-56.
 """
 
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from aril.dtype import DType, dtypes
+from aril.dtype import DType, dtypes, wrap
 from aril.ops import Ops
 from aril.uop.node import UOp
 
@@ -77,7 +78,7 @@ _FORMATS = {
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """Builds expressions; Python numbers become constants of the other operand's type. `fma`: MULACC is one operation."""
+    """Builds expressions; Python numbers become constants of the other operand's type. `fma`: the target has MULACC."""
 
     fma: bool = True
 
@@ -153,6 +154,15 @@ class Arithmetic:
 
 
 # ----------------------------------------------------------------------------------------------------------- EXP2
+
+
+def natural_exponent(u: UOp) -> UOp | None:
+    """x where `u` is EXP2(x * log2(e)): the constant stands for the exact number, so that `u` is e**x."""
+    if u.op is Ops.EXP2 and u.src[0].op is Ops.MUL:
+        for x, scale in (u.src[0].src, u.src[0].src[::-1]):
+            if scale.op is Ops.CONST and scale.arg in (LOG2E, wrap(LOG2E, u.dtype)):
+                return x
+    return None
 
 
 def exp2(x: UOp, a: Arithmetic) -> UOp:
@@ -232,32 +242,29 @@ def log2(x: UOp, a: Arithmetic) -> UOp:
 
 
 def sin(x: UOp, a: Arithmetic) -> UOp:
-    """sin(x) within 1.5 ulp for every finite x; NaN for infinities.
+    """sin(x) for every finite x, within 1 ulp in float32, 2 in float64; NaN for infinities.
 
-    Arguments beyond pi / 2 are reduced by Payne and Hanek's method (1983): x times the bits of 1 / pi that matter for it.
+    Arguments beyond pi / 2 are reduced as Payne and Hanek do (1983): x times those bits of 1 / pi that matter for it.
+    float32 is evaluated in float64.
     """
-    f = _FORMATS[x.dtype]
+    f, wide = _FORMATS[x.dtype], dtypes.float64
     bits = x.bitcast(f.unsigned)
     sign = a.both(bits, 1 << (f.bits - 1))
     size = a.xor(bits, sign)
     small = a.less(size, _bits_of(math.pi / 2, x.dtype))
     reduced, flip = (_reduce_single if x.dtype is dtypes.float32 else _reduce_double)(size, a)
-    r = a.where(small, size.bitcast(x.dtype), reduced)
+    r = a.where(small, size.bitcast(x.dtype).cast(wide), reduced)
     z = a.mul(r, r)
-    s = a.mad(a.mul(r, z), a.horner(z, _SIN[x.dtype]), r)
+    s = a.mad(a.mul(r, z), a.horner(z, _SIN[x.dtype]), r).cast(x.dtype)
     flip = a.xor(a.where(small, size.const_like(0), flip), sign)
     out = a.xor(s.bitcast(f.unsigned), flip).bitcast(x.dtype)
     return a.where(a.less(size, (2 * f.bias + 1) << f.mantissa), out, math.nan)
 
 
 def _bits_of(value: float, dtype: DType) -> int:
-    import struct
-
-    return int(
-        struct.unpack("<I", struct.pack("<f", value))[0]
-        if dtype is dtypes.float32
-        else struct.unpack("<Q", struct.pack("<d", value))[0]
-    )
+    single = dtype is dtypes.float32
+    packed = struct.pack("<f" if single else "<d", value)
+    return int(struct.unpack("<I" if single else "<Q", packed)[0])
 
 
 def _words(width: int, offset: int, count: int, spacing: int) -> list[int]:
@@ -273,18 +280,14 @@ def _select(words: Sequence[UOp], k: UOp, most: int, count: int, a: Arithmetic) 
     step = 1 << (most.bit_length() - 1)
     while step:
         taken = a.differ(a.both(k, step), 0)
-        keep = count + step - 1
-        out = [
-            a.where(taken, out[i + step] if i + step < len(out) else out[-1], out[i])
-            for i in range(min(keep, len(out)))
-        ]
+        keep = min(count + step - 1, len(out))
+        out = [a.where(taken, out[min(i + step, len(out) - 1)], out[i]) for i in range(keep)]
         step >>= 1
     return out[:count]
 
 
 def _reduce_single(size: UOp, a: Arithmetic) -> tuple[UOp, UOp]:
-    """(r, flip): |x| = n * pi + r with |r| <= pi / 2, for the bits `size` of |x| >= 1; r as its magnitude, and the sign bit
-    of (-1)**n * r in `flip`."""
+    """(r, flip) for the bits `size` of |x| >= 1: sin |x| = sin r or, where the sign bit `flip` is set, -sin r."""
     u64 = dtypes.uint64
     m = a.either(a.both(size, 0x7FFFFF), 0x800000).cast(u64)
     place = a.sub(a.shr(size, 23), 127 - 8)  # of the first bit of 1 / pi whose product with m's last bit is below 2
@@ -295,13 +298,14 @@ def _reduce_single(size: UOp, a: Arithmetic) -> tuple[UOp, UOp]:
     folded, odd = _fold(product, a)
     high = a.shr(folded, 32).cast(dtypes.int32).cast(dtypes.float64)
     low = a.both(a.shr(folded, 1), 0x7FFFFFFF).cast(dtypes.int32).cast(dtypes.float64)
-    r = a.mad(high, math.pi * 2.0**-32, a.mul(low, math.pi * 2.0**-63)).cast(dtypes.float32)
+    r = a.mad(high, math.pi * 2.0**-32, a.mul(low, math.pi * 2.0**-63))
     return r, a.shr(odd, 32).cast(dtypes.uint32)
 
 
 def _fold(turns: UOp, a: Arithmetic) -> tuple[UOp, UOp]:
-    """(distance to the nearest multiple of pi in 2**-64 pi, sign bit) of a position in 2**-63 pi, modulo 2 pi. Between pi / 2
-    and pi the sine mirrors: the distance is the complement, the sign that of the first bit alone."""
+    """(distance to the nearest multiple of pi in 2**-64 pi, sign of the sine) of a position in 2**-63 pi, modulo 2 pi.
+
+    Between pi / 2 and pi the sine mirrors, so the distance is the complement; its sign is the first bit alone."""
     twice = a.shl(turns, 1)
     back = a.shr(twice.bitcast(dtypes.int64), 63).bitcast(dtypes.uint64)
     return a.xor(twice, back), a.both(turns, 1 << 63)

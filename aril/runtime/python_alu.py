@@ -1,7 +1,7 @@
 """Arithmetic of the interpreter: every operation of the IR on NumPy arrays, with the IR's rules in each dtype.
 
-In come arrays in the register form of their dtype (`register_type`), out go arrays of the result's. Integers wrap, floats
-round once to nearest even, transcendentals are evaluated wider and rounded: this is what other targets are compared with.
+In come arrays in the register form of their dtype (`register_type`), out go arrays of the result's. Integers wrap,
+floats round once to nearest even, transcendentals are evaluated wider and rounded: the reference of other targets.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from aril.ops import Ops
 Array = NDArray[Any]
 
 _NATIVE: dict[DType, type[np.generic]] = {
-    dtypes.bool: np.bool_, dtypes.int8: np.int8, dtypes.uint8: np.uint8, dtypes.int16: np.int16, dtypes.uint16: np.uint16,
-    dtypes.int32: np.int32, dtypes.uint32: np.uint32, dtypes.int64: np.int64, dtypes.uint64: np.uint64,
-    dtypes.float16: np.float16, dtypes.float32: np.float32, dtypes.float64: np.float64,
+    dtypes.bool: np.bool_, dtypes.int8: np.int8, dtypes.uint8: np.uint8, dtypes.int16: np.int16,
+    dtypes.uint16: np.uint16, dtypes.int32: np.int32, dtypes.uint32: np.uint32,
+    dtypes.int64: np.int64, dtypes.uint64: np.uint64, dtypes.float16: np.float16,
+    dtypes.float32: np.float32, dtypes.float64: np.float64,
     dtypes.weakint: np.int64, dtypes.weakfloat: np.float64,
 }  # fmt: skip
 _SIGNED: dict[int, type[np.generic]] = {1: np.int8, 2: np.int16, 4: np.int32, 8: np.int64}
@@ -136,7 +137,7 @@ def constant(value: Any, dtype: DType) -> Array:
 
 
 def cast(x: Array, src: DType, dst: DType) -> Array:
-    """`x` converted as `docs/dtypes.md` says: ints wrap, floats round once, float to int saturates and NaN becomes 0."""
+    """`x` converted: ints wrap, floats round once, float to int saturates and NaN becomes 0 (`docs/dtypes.md`)."""
     if src is dst:
         return x
     if dst.kind == "b":
