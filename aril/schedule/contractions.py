@@ -28,23 +28,27 @@ def merge_sums(sink: UOp) -> UOp:
         for s in u.src:
             readers[s] = readers.get(s, 0) + 1
     done: dict[UOp, UOp] = {}
+    shared: set[UOp] = set()
     for u in order:
         new = u.with_src(tuple([done[s] for s in u.src])) if u.src else u
         if u.op is Ops.REDUCE and u.arg[0] is Ops.ADD:
-            new = _merged(u, new, readers)
+            new = _merged(new, shared)
         done[u] = new
+        if readers.get(u, 0) > 1:
+            shared.add(new)
     return done[sink]
 
 
-def _merged(old: UOp, new: UOp, readers: dict[UOp, int]) -> UOp:
+def _merged(new: UOp, shared: set[UOp]) -> UOp:
+    """REDUCE `new` with the sum below it merged in; values in `shared` have other readers and stay as they are."""
     chain: list[UOp] = []
-    below, inner = old.src[0], new.src[0]
+    inner = new.src[0]
     while inner.op in OpGroup.MOVEMENT and not (inner.op is Ops.PAD and inner.arg[1] != 0) and len(inner.src) == 1:
-        if readers.get(below, 2) > 1 or below.op is not inner.op:
+        if inner in shared:
             return new
         chain.append(inner)
-        below, inner = below.src[0], inner.src[0]
-    if inner.op is not Ops.REDUCE or inner.arg[0] is not Ops.ADD or below.op is not Ops.REDUCE or readers.get(below, 2) > 1:
+        inner = inner.src[0]
+    if inner.op is not Ops.REDUCE or inner.arg[0] is not Ops.ADD or inner in shared:
         return new
     axes, x = inner.arg[1], inner.src[0]
     if not all(isinstance(d, int) for d in x.shape):
