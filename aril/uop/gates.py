@@ -110,13 +110,21 @@ def simplify_and(u: UOp) -> UOp | None:
         return FALSE
     if len(out) > 1:
         out = _drop_implied(out)
-        out.sort(key=order_key)
+        out.sort(key=_condition_key)
     if not out:
         return TRUE
     r = out[0]
     for c in out[1:]:
         r = UOp(Ops.AND, (r, c))
     return None if r is u else r
+
+
+def _condition_key(c: UOp) -> tuple[object, ...]:
+    """Outer loops first; the bounds of one expression side by side, the lower one first."""
+    found = limits(c)
+    if found is None:
+        return (*order_key(c)[:2], 1, c.digest, 0)
+    return (*order_key(c)[:2], 0, found[0].digest, found[1][0] is None)
 
 
 def _negated(c: UOp) -> UOp:

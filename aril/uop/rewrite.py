@@ -13,7 +13,7 @@ from aril.config import TRACK_REWRITES
 from aril.uop.node import UOp
 from aril.uop.pattern import MatchFunction, Rules
 
-CHAIN_LIMIT = 4000  # replacements of replacements of one node: rules that go on this long do not end
+CHAIN_LIMIT = 50_000  # replacements of replacements of one node: rules that go on this long do not end
 
 # called as hook(pass name, root before, root after) after every rewrite, by what traces or draws them
 _hooks: list[Callable[[str, UOp, UOp], None]] = []

@@ -1,0 +1,123 @@
+"""Rewriting reaches a fixpoint, in either direction, at any depth, and says so when it cannot."""
+
+import pytest
+
+from aril.config import Context
+from aril.dtype import dtypes
+from aril.ops import Ops
+from aril.uop import UOp
+from aril.uop.pattern import C, Pat, Rules, V
+from aril.uop.rewrite import RewriteError, add_hook, rewrite
+
+x, y = UOp.variable("x", 0, 9), UOp.variable("y", 0, 9)
+
+
+def add(a, b):
+    return UOp(Ops.ADD, (a, b))
+
+
+def mul(a, b):
+    return UOp(Ops.MUL, (a, b))
+
+
+PLUS_ZERO = Rules([(V("a") + 0, lambda a: a)], name="plus zero")
+
+
+def test_replacements_are_rewritten_in_turn():
+    rules = Rules([(V("a") * 2, lambda a: add(a, a)), (V("a") + V("a"), lambda a: UOp(Ops.SHL, (a, UOp.lift(1))))])
+    assert rewrite(mul(x, UOp.lift(2)), rules) is UOp(Ops.SHL, (x, UOp.lift(1)))
+
+
+def test_a_graph_no_rule_touches_comes_back_itself():
+    u = mul(add(x, y), add(y, x))
+    assert rewrite(u, PLUS_ZERO) is u
+    assert rewrite(u, PLUS_ZERO, top_down=True) is u
+
+
+def test_bottom_up_sees_final_sources():
+    zero = UOp.lift(0)
+    seen = []
+    rules = PLUS_ZERO + Rules([(Pat(Ops.MUL, name="u"), lambda ctx, u: ctx.append(u))])
+    rewrite(mul(add(x, zero), add(add(y, zero), zero)), rules, seen)
+    assert seen == [mul(x, y)]
+
+
+def test_top_down_sees_a_node_before_its_sources():
+    order = []
+    rules = Rules([(Pat(name="u"), lambda ctx, u: ctx.append(u.op))])
+    rewrite(mul(add(x, y), x), rules, order, top_down=True)
+    assert order == [Ops.MUL, Ops.ADD, Ops.PARAM, Ops.PARAM]
+    order.clear()
+    rewrite(mul(add(x, y), x), rules, order)
+    assert order == [Ops.PARAM, Ops.PARAM, Ops.ADD, Ops.MUL]
+
+
+def test_top_down_visits_the_sources_of_a_replacement():
+    rules = Rules([(V("a") * V("b"), lambda a, b: add(a, b)), (V("a") + 0, lambda a: a)])
+    assert rewrite(mul(mul(x, UOp.lift(0)), y), rules, top_down=True) is add(x, y)
+
+
+def test_a_shared_node_is_matched_once():
+    count = []
+    shared = add(x, y)
+    rules = Rules([(Pat(Ops.ADD, name="u"), lambda ctx, u: ctx.append(u))])
+    rewrite(mul(mul(shared, shared), add(shared, shared)), rules, count)
+    assert len(count) == 2
+
+
+@pytest.mark.parametrize("top_down", [False, True])
+def test_rules_that_undo_each_other_are_named(top_down):
+    def to_mul(a, b):
+        return mul(a, b)
+
+    def to_add(a, b):
+        return add(a, b)
+
+    rules = Rules([(V("a") + V("b"), to_mul), (V("a") * V("b"), to_add)], name="back and forth")
+    with pytest.raises(RewriteError, match="does not end") as e:
+        rewrite(mul(add(x, y), y), rules, top_down=top_down, name="a pass")
+    assert "to_mul" in str(e.value) and "to_add" in str(e.value) and "'a pass'" in str(e.value)
+
+
+@pytest.mark.parametrize("top_down", [False, True])
+def test_rules_that_grow_what_they_match_are_reported(top_down):
+    rules = Rules([(V("a") + C("c"), lambda a, c: add(add(a, c), UOp.lift(int(c.arg) + 1)))], name="growing")
+    with pytest.raises(RewriteError, match="growing"):
+        rewrite(add(x, UOp.lift(1)), rules, top_down=top_down)
+
+
+@pytest.mark.parametrize("top_down", [False, True])
+def test_ten_thousand_nodes_deep(top_down):
+    u = x
+    for _ in range(10_000):
+        u = add(u, UOp.lift(0))
+    assert rewrite(u, PLUS_ZERO, top_down=top_down) is x
+    u = v = x
+    for i in range(10_000):
+        u, v = mul(add(u, UOp.lift(0)), UOp.lift(i)), mul(v, UOp.lift(i))
+    assert rewrite(u, PLUS_ZERO, top_down=top_down) is v
+
+
+def test_hooks_see_every_pass():
+    seen = []
+    remove = add_hook(lambda name, before, after: seen.append((name, before, after)))
+    try:
+        rewrite(add(x, UOp.lift(0)), PLUS_ZERO, name="tidy")
+    finally:
+        remove()
+    rewrite(add(y, UOp.lift(0)), PLUS_ZERO)
+    assert seen == [("tidy", add(x, UOp.lift(0)), x)]
+
+
+def test_statistics_are_kept_where_they_are_asked_for():
+    rules = Rules([(V("a") + 0, lambda a: a)])
+    rewrite(add(x, UOp.lift(0)), rules)
+    assert not rules.stats
+    with Context(TRACK_REWRITES=1):
+        rewrite(add(x, UOp.lift(0)), rules)
+    assert rules.stats[0].matched == 1
+
+
+def test_chosen_types_survive_new_sources():
+    u = add(x, UOp.lift(0)).cast(dtypes.float32)
+    assert rewrite(u, PLUS_ZERO) is x.cast(dtypes.float32)
