@@ -437,6 +437,11 @@ class _Linearizer:
                 f"a value ({self.items[d].uop.op}) is used by {user.op} outside the loop it is computed in: "
                 "store it first"
             )
+        if node == first and self.items[d].closes:
+            raise LinearizeError(
+                f"a value ({user.op if user else 'END'}) in the loop {self.ranges[~first].arg} comes after that loop: "
+                "it is used outside the loop it is computed in"
+            )
         if node != first:
             blocks[at].before.setdefault(node, {})[first] = None
 

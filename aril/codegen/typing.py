@@ -129,7 +129,7 @@ def concretize(sink: UOp) -> UOp:
             rest = [_to(src[1], u.dtype), src[2]] if len(src) > 2 else []
             done[u] = u.with_src((src[0], *rest))
         elif u.op is Ops.STORE or u.op is Ops.ATOMIC:
-            done[u] = u.with_src((src[0], _to(src[1], src[0].dtype) if src[1].dtype.weak else src[1], *src[2:]))
+            done[u] = u.with_src((src[0], _to(src[1], src[0].dtype) if u.src[1].dtype.weak else src[1], *src[2:]))
         elif u.op is Ops.PARAM and u.dtype.weak:
             dtype = _alone(u)
             done[u] = UOp(Ops.PARAM, (), u.arg._replace(dtype=dtype), dtype, u.tag)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from aril.codegen.estimate import estimate
 from aril.dtype import dtypes
 from aril.ops import Ops
