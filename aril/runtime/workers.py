@@ -96,8 +96,10 @@ class Workers:
 
     def _spawn(self) -> subprocess.Popen[bytes]:
         root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-        # -I: neither the user's current folder nor PYTHONSTARTUP and the like change what a worker runs.
-        code = f"import sys; sys.path.insert(0, {root!r}); from aril.runtime.workers import main; main()"
+        # -I: neither the user's current folder nor PYTHONSTARTUP and the like change what a worker runs; modules are
+        # found where this process finds them.
+        path = [root, *(one for one in sys.path if one and one != root)]
+        code = f"import sys; sys.path[:] = {path!r}; from aril.runtime.workers import main; main()"
         # A group of its own: Ctrl-C reaches the parent, which decides.
         process = subprocess.Popen(
             [sys.executable, "-I", "-c", code],
