@@ -1,0 +1,736 @@
+"""Tensor: what users hold. One UOp inside, the vocabulary of the mixins around it; realizing, gradients, assignment, interop.
+
+In come Python data, arrays and other tensors; nothing is computed until a value is asked for.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Iterable
+from typing import Any
+
+from aril.config import DEBUG, GRAD, NAN_CHECK, SPEC
+from aril.device import Buffer, Device, canonical
+from aril.dtype import DType, DTypeLike, dtypes, promote, strong, to_dtype
+from aril.mixin import OpMixin
+from aril.mixin.base import broadcast_shape
+from aril.ops import OpGroup, Ops
+from aril.tensor_creation import CreationMixin
+from aril.tensor_indexing import TensorIndexing
+from aril.tensor_random import RandomMixin
+from aril.uop import UOp
+from aril.uop.node import Variable, toposort, track_origin, view_flat
+
+__all__ = ["Tensor", "Variable"]
+
+DeviceLike = Any  # a device's name, or a tuple of names
+
+# Every tensor alive, by identity. Assignments need to know who still reads what they overwrite.
+_live: dict[int, weakref.ref[Tensor]] = {}
+# Storage that came from realizing a graph: while the graph's node is alive, another tensor may stand for the same value.
+_came_from: weakref.WeakKeyDictionary[UOp, weakref.ref[UOp]] = weakref.WeakKeyDictionary()
+
+
+def _forget(ref: weakref.ref[Tensor], live: Any = _live) -> None:
+    key = ref.key  # type: ignore[attr-defined]
+    if live.get(key) is ref:
+        del live[key]
+
+
+class _LiveRef(weakref.ref):  # type: ignore[type-arg]
+    __slots__ = ("key",)
+    key: int
+
+
+class Tensor(TensorIndexing, CreationMixin, RandomMixin, OpMixin):
+    """A lazy array: `Tensor([1, 2, 3])`, `Tensor(numpy_array)`, `Tensor(2.5)`, `Tensor.zeros(3, 4)`.
+
+    data: nested lists, a number, bytes, a NumPy array (copied), another framework's array (through the buffer protocol or
+    DLPack), a UOp. dtype: by default that of the data; Python floats and ints have the default types. device: by default `Device.DEFAULT`.
+    Errors: TypeError for data of no known kind, ValueError for ragged lists.
+    """
+
+    __slots__ = ("__weakref__", "_device", "_history", "_is_param", "grad", "uop")
+
+    uop: UOp
+    grad: Tensor | None
+    _device: DeviceLike | None
+    _is_param: bool | None
+    _history: UOp | None  # of a realized scalar: the graph it came from, so that backward() works after item()
+
+    _always_concrete = True
+
+    def __init__(self, data: Any, device: DeviceLike | None = None, dtype: DTypeLike | None = None) -> None:
+        wanted = None if dtype is None else to_dtype(dtype)
+        place = _canonical(device)
+        if isinstance(data, Tensor):
+            moved = data if place is None else data.to(place)
+            uop, place = (moved if wanted is None else moved.cast(wanted)).uop, moved._device
+        elif isinstance(data, UOp):
+            uop = data if wanted is None else data.cast(wanted)
+            place = uop.device if place is None else place
+        else:
+            uop = _uop_of_data(data, wanted, place)
+            place = uop.device if place is None else place
+        self._set(uop, place)
+
+    def _set(self, uop: UOp, device: DeviceLike | None) -> None:
+        self.uop, self._device = uop, device
+        self.grad = self._is_param = self._history = None
+        ref = _LiveRef(self, _forget)
+        ref.key = id(self)
+        _live[ref.key] = ref
+
+    @classmethod
+    def _new(cls, uop: UOp, device: DeviceLike | None) -> Tensor:
+        self = object.__new__(cls)
+        self._set(uop, device)
+        return self
+
+    def replace_uop(self, uop: UOp) -> Tensor:
+        """Another tensor with this one's marks and device around `uop`."""
+        out = Tensor._new(uop, self._device)
+        out._is_param = self._is_param
+        return out
+
+    # --- what it is ---
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        """The shape: ints, or expressions in bound variables."""
+        return self.uop.shape
+
+    @property
+    def dtype(self) -> DType:  # type: ignore[override]
+        """The element type."""
+        return self.uop.dtype
+
+    @property
+    def device(self) -> Any:
+        """The device's name (a tuple of names for a sharded tensor); constants lie on the default one."""
+        return self._device if self._device is not None else Device.DEFAULT
+
+    def __repr__(self) -> str:
+        grad = "" if self.grad is None else ", grad=..."
+        return f"<Tensor {self.shape} {self.dtype.name} on {self.device}{grad}>"
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("len() of a 0-d tensor; it has no axes")
+        return int(self.shape[0])
+
+    __hash__ = object.__hash__
+
+    @property
+    def is_param(self) -> bool | None:
+        """True: a parameter to train; False: other state of a model; None: nothing was said."""
+        return self._is_param
+
+    def is_param_(self, flag: bool = True) -> Tensor:
+        """Mark it as a parameter (or as none) and return it. A parameter gets storage of its own, unlike any other's value."""
+        self._is_param = flag
+        if flag and not _is_storage_view(self.uop):
+            self._own_storage()
+        return self
+
+    def as_param(self, slot: int) -> Tensor:
+        """A parameter of a function body that stands for this value."""
+        return Tensor._new(self.uop.param_like(slot), self._device)
+
+    # --- primitives of the mixins ---
+
+    def _alu(self, op: Ops, *others: Tensor) -> Tensor:
+        device = self._device
+        for o in others:
+            if o._device != device and o._device is not None:
+                device = _common_device(op.name.lower(), (self, *others))
+                break
+        return Tensor._new(UOp(op, (self.uop, *[o.uop for o in others])), device)
+
+    def _binary(self, op: Ops, other: Any, reverse: bool = False) -> Tensor:
+        # The way of `a + 1` and `a * b`: everything on the nodes, one Tensor made.
+        uop, cls = self.uop, other.__class__
+        if cls is Tensor:
+            b, device = other.uop, self._device
+            if other._device != device:
+                device = _common_device(op.name.lower(), (self, other))
+            if uop.dtype is b.dtype and uop.shape == b.shape:
+                return Tensor._new(UOp(op, (b, uop) if reverse else (uop, b)), device)
+        elif (cls is float and uop.dtype.kind == "f") or (cls is int and uop.dtype.kind in "fiu"):
+            c = UOp.const(uop.dtype, other)
+            return Tensor._new(UOp(op, (c, uop) if reverse else (uop, c)), self._device)
+        return super()._binary(op, other, reverse)
+
+    def _like(self, uop: UOp) -> Tensor:
+        return Tensor._new(uop, self._device)
+
+    def _reshape(self, shape: Any) -> Tensor:
+        return Tensor._new(self.uop._reshape(shape), self._device)
+
+    def _expand(self, shape: Any) -> Tensor:
+        return Tensor._new(self.uop._expand(shape), self._device)
+
+    def _permute(self, order: tuple[int, ...]) -> Tensor:
+        return Tensor._new(self.uop._permute(order), self._device)
+
+    def _pad(self, pairs: Any, fill: Any = 0) -> Tensor:
+        return Tensor._new(self.uop._pad(pairs, fill), self._device)
+
+    def _shrink(self, pairs: Any) -> Tensor:
+        return Tensor._new(self.uop._shrink(pairs), self._device)
+
+    def _flip(self, axes: tuple[int, ...]) -> Tensor:
+        return Tensor._new(self.uop._flip(axes), self._device)
+
+    def _shear(self, axis: int, by: int, step: int, offset: int, length: int) -> Tensor:
+        return Tensor._new(self.uop._shear(axis, by, step, offset, length), self._device)
+
+    def _reduce(self, op: Ops, axes: tuple[int, ...]) -> Tensor:
+        return Tensor._new(self.uop._reduce(op, axes), self._device)
+
+    def _take(self, index: Tensor) -> Tensor:
+        return Tensor._new(self.uop._take(index.uop), _common_device("indexing", (self, index)))
+
+    def _const(self, dtype: DType, value: Any) -> Tensor:
+        return Tensor._new(UOp.const(dtype, value), self._device)
+
+    def _iota(self, n: Any) -> Tensor:
+        # Positions are compared and computed with other integers: those stay weak, so the type is the other's.
+        return Tensor._new(UOp.iota(n), self._device)
+
+    def _lift(self, value: Any) -> Tensor:
+        if isinstance(value, Tensor):
+            return value
+        if isinstance(value, UOp):
+            return Tensor._new(value, value.device)
+        if value.__class__ in (bool, int, float):
+            return Tensor._new(UOp.const(strong(dtypes.from_py(value)), value), self._device)
+        return Tensor(value, device=self._device)
+
+    def _invalid(self, dtype: DType) -> Tensor:
+        return Tensor._new(UOp.invalid(dtype), self._device)
+
+    def cast(self, dtype: DTypeLike) -> Tensor:
+        """As `dtype`. Floats out of an integer type's range saturate, NaN becomes 0 (`docs/dtypes.md`)."""
+        d = to_dtype(dtype)
+        return self if self.uop.dtype is d else Tensor._new(self.uop.cast(d), self._device)
+
+    def bitcast(self, dtype: DTypeLike) -> Tensor:
+        """The same bits as `dtype`; with another size of elements the last axis changes. ValueError where it does not divide."""
+        d, old = to_dtype(dtype), self.dtype
+        if d.itemsize != old.itemsize and (
+            not self.shape or self.shape[-1] * old.itemsize % d.itemsize or (d.kind == "b") != (old.kind == "b")
+        ):
+            raise ValueError(f"bitcast: a last axis of shape {self.shape} {old.name} does not divide into {d.name}")
+        return Tensor._new(self.uop.bitcast(d), self._device)
+
+    def alu(self, op: Ops, *src: Tensor) -> Tensor:
+        """The elementwise node `op` of values of one dtype and shape: for those who write operations."""
+        return self._alu(op, *src)
+
+    def detach(self) -> Tensor:
+        """The same values, through which no gradient flows."""
+        return self._like(self.uop.detach())
+
+    def contiguous(self) -> Tensor:
+        """The same values, stored in their own order when they are realized."""
+        return self._like(self.uop.contiguous())
+
+    def contiguous_backward(self) -> Tensor:
+        """The same values; their gradient is stored."""
+        return self._like(self.uop.contiguous_backward())
+
+    def clone(self) -> Tensor:
+        """A copy in storage of its own, which in-place changes of the original do not reach."""
+        return self.replace_uop(self.uop)._own_storage()
+
+    def __eq__(self, x: Any) -> Tensor:  # type: ignore[override]
+        return self.eq(x)
+
+    def __ne__(self, x: Any) -> Tensor:  # type: ignore[override]
+        return self.ne(x)
+
+    def cast_default(self) -> Tensor:
+        """A weak type as the default one of its kind; others as they are."""
+        return self.cast(strong(self.dtype)) if self.dtype.weak else self
+
+    # --- devices ---
+
+    def to(self, device: DeviceLike | None) -> Tensor:
+        """This value on `device`; itself where it is there already."""
+        place = _canonical(device) or Device.DEFAULT
+        if place == self._device or (self._device is None and self.uop.device is None and place == Device.DEFAULT):
+            return self
+        if self.uop.device is None:
+            return self.replace_uop(self.uop)._moved(place)
+        return Tensor._new(UOp(Ops.COPY, (self.uop,), place), place)
+
+    def _moved(self, device: DeviceLike) -> Tensor:
+        self._device = device
+        return self
+
+    def to_(self, device: DeviceLike | None) -> Tensor:
+        """Move this tensor itself to `device`."""
+        moved = self.to(device)
+        self.uop, self._device = moved.uop, moved._device
+        return self
+
+    # --- realizing ---
+
+    def realize(self, *others: Tensor) -> Tensor:
+        """Compute this value (and `others`, together) and keep the results; returns this tensor."""
+        realize((self, *others))
+        return self
+
+    def _buffer(self) -> Buffer:
+        """Host-visible memory with this value, in order; views and other devices' values are copied."""
+        x = self.cast_default()
+        _need_numbers(self)
+        if not (_is_flat(x.uop) and x.uop.base.op is Ops.BUFFER):
+            if x.uop.op is not Ops.CONTIGUOUS and _is_storage_view(x.uop):
+                x = x._like(x.uop.contiguous())
+            x = x._like(x.uop)
+            realize((self, x) if x.uop is self.uop else (x,))
+        from aril.engine.realize import storage_of
+
+        return storage_of(x.uop.base)
+
+    def data(self) -> memoryview:
+        """The values as a memoryview of this shape (read it at once or keep it: it is a snapshot of memory, not a copy).
+
+        Errors: TypeError for types Python has no format for (bfloat16, fp8).
+        """
+        fmt = strong(self.dtype).fmt
+        if fmt is None:
+            raise TypeError(f"data: Python has no format for {self.dtype.name}; cast first, or use numpy()")
+        memory = self._buffer().as_memoryview()
+        shape = self.shape
+        if 0 in shape:
+            return memory.cast("B").cast(fmt) if len(shape) == 1 else memory
+        return memory.cast("B").cast(fmt, shape) if shape else memory.cast("B").cast(fmt)
+
+    def numpy(self) -> Any:
+        """The values as a NumPy array (a copy). bfloat16 and fp8 come as float32, which holds them exactly."""
+        import numpy as np
+
+        x = self.cast_default()
+        if x.dtype.fmt is None:
+            x = x.cast(dtypes.float32)
+        memory = x._buffer().as_memoryview() if x is not self else self._buffer().as_memoryview()
+        return np.frombuffer(memory, dtype=np.dtype(x.dtype.name)).reshape(self.shape).copy()
+
+    def item(self) -> Any:
+        """The value of a tensor of one element, as a Python number. ValueError for more."""
+        if self.numel() != 1:
+            raise ValueError(f"item: a tensor of shape {self.shape} has {self.numel()} elements; item() takes one")
+        return self.numpy().reshape(-1)[0].item()
+
+    def tolist(self) -> Any:
+        """The values as nested lists of Python numbers (a number for shape ())."""
+        return self.numpy().tolist()
+
+    def __bool__(self) -> bool:
+        if self.numel() != 1:
+            raise ValueError(f"the truth of a tensor of shape {self.shape} is ambiguous; use any() or all()")
+        return bool(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __index__(self) -> int:
+        if self.dtype.kind not in "iub":
+            raise TypeError(f"a {self.dtype.name} tensor is no index")
+        return int(self.item())
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        out = self.numpy()
+        return out if dtype is None else out.astype(dtype)
+
+    def __dlpack__(self, *, stream: Any = None, **more: Any) -> Any:
+        return self.numpy().__dlpack__(**more)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)  # kDLCPU
+
+    # --- gradients ---
+
+    def backward(self, gradient: Tensor | None = None) -> Tensor:
+        """Add the gradient of this scalar (or of sum(self * gradient)) to `.grad` of the parameters it depends on.
+
+        These are the tensors marked with `is_param_()`; where there is none among them, the float tensors made from data.
+        Errors: RuntimeError where it depends on nothing of either kind.
+        """
+        root = _with_assignments_done(self._history or self.uop)
+        inside = toposort((root,))
+        found = [
+            t
+            for t in _alive()
+            if t.uop in inside and t.dtype.kind == "f" and t._is_param is not False and t is not self
+        ]
+        params = [t for t in found if t._is_param] or [t for t in found if _is_storage_view(t.uop)]
+        if not params:
+            raise RuntimeError(
+                "backward: this value depends on no parameter; mark some with is_param_(), call backward() before realizing "
+                "what lies between, or use gradient(...)"
+            )
+        grads = self.gradient(*params, gradient=gradient, materialize_grads=False)
+        for t, g in zip(params, grads, strict=True):
+            if g is not None:
+                t.grad = g if t.grad is None else t.grad + g
+        return self
+
+    def gradient(self, *targets: Tensor, gradient: Tensor | None = None, materialize_grads: bool = True) -> list[Any]:
+        """The gradient of this scalar (or of sum(self * gradient)) with respect to each target: its shape and dtype.
+
+        A target it does not depend on has zeros (None without `materialize_grads`). Equal constants are one value of the graph:
+        mark tensors made by `ones` or `full` with `is_param_()` to tell them apart.
+        Errors: ValueError for a value with axes and no `gradient`, TypeError for other than floats.
+        """
+        from aril.autograd import gradient as differentiate
+
+        if gradient is None and self.shape != () and self.numel() != 1:
+            raise ValueError(
+                f"backward of shape {self.shape} needs a gradient of that shape; or take sum() or mean() first"
+            )
+        for t in (self, *targets):
+            if t.dtype.kind != "f":
+                raise TypeError(f"gradient: only floats have one, not {t.dtype.name}")
+        root = _with_assignments_done(self._history or self.uop)
+        seed = UOp.const(root.dtype, 1.0) if gradient is None else gradient.cast(self.dtype).uop
+        out = differentiate(root, seed, [t.uop for t in targets])
+        return [
+            t._like(g) if g is not None else t.const_like(0)._broadcast_to(t.shape) if materialize_grads else None
+            for t, g in zip(targets, out, strict=True)
+        ]
+
+    # --- assignment ---
+
+    def assign(self, x: Any) -> Tensor:
+        """Write `x` (broadcast to this shape, of this dtype) into this tensor's storage, when it is realized; returns it.
+
+        Views of the same storage see the new values; what was computed from the old ones keeps them.
+        """
+        value = x if isinstance(x, Tensor) else self.ufix(x)
+        if value.dtype is not self.dtype:
+            raise TypeError(f"assign: {value.dtype.name} values for a {self.dtype.name} tensor; cast them first")
+        if value.shape != self.shape:
+            if broadcast_shape(self.shape, value.shape, what="assign") != self.shape:
+                raise ValueError(f"assign: values of shape {value.shape} do not fit a tensor of shape {self.shape}")
+            value = value._broadcast_to(self.shape)
+        if value._device is not None and self._device is not None and value._device != self._device:
+            value = value.to(self._device)
+        if value.uop is self.uop:
+            return self
+        if _is_writable_view(self.uop) and not _is_shared(self.uop):
+            self._write(self.uop, value.uop)
+        else:
+            self._own_storage(value.uop)
+        return self
+
+    def _own_storage(self, value: UOp | None = None) -> Tensor:
+        """Give this tensor storage of its own, filled with `value` (default: with what it holds now)."""
+        value = self.uop if value is None else value
+        if value.dtype.weak:
+            value = value.cast(strong(value.dtype))
+        self._device = self.device
+        flat = UOp.new_buffer(self._device, _elements(value.shape), value.dtype)
+        view = view_flat(flat, value.shape)
+        self.uop = view.after(view.store(value))
+        return self
+
+    def _write(self, view: UOp, value: UOp) -> None:
+        """Store `value` at `view`, a view of this tensor's storage; this tensor and other views follow."""
+        base = _storage_base(view)
+        new = base.after(view.store(value))
+        for t in _alive():
+            if t.uop is base or (_is_storage_view(t.uop) and _storage_base(t.uop) is base):
+                t.uop = t.uop.substitute({base: new})
+
+
+# ---------------------------------------------------------------------------------------------------- realizing
+
+
+def realize(tensors: Iterable[Tensor]) -> None:
+    """Compute all of `tensors` in one schedule. What else still reads a value that an assignment among them overwrites is
+    computed too, before it is lost."""
+    from aril.engine.realize import is_realized, realize_uops, realized_view
+
+    todo = [t for t in {id(t): t for t in tensors}.values()]
+    for t in todo:
+        _need_numbers(t)
+        if t.uop.dtype.weak:
+            t.uop = t.uop.cast(strong(t.uop.dtype))
+    todo = [t for t in todo if not is_realized(t.uop)]
+    if not todo:
+        return
+    todo += _readers_of_overwritten([t.uop for t in todo], {id(t) for t in todo})
+    results = realize_uops([t.uop for t in todo], [t._device for t in todo])
+    for t, new in zip(todo, results, strict=True):
+        old = t.uop
+        if old is new:
+            continue
+        if (
+            GRAD.value
+            and t._history is None
+            and t.dtype.kind == "f"
+            and _elements(old.shape) == 1
+            and old.op is not Ops.AFTER
+        ):
+            t._history = old
+        base = new.base
+        if base.op is Ops.BUFFER and not _is_storage_view(old):
+            _came_from.setdefault(base, weakref.ref(old))
+        t.uop = new
+        if t._device is None:
+            t._device = new.device
+    for t in _alive():
+        if t.uop.op is Ops.AFTER and t.uop.storage is not None:
+            t.uop = realized_view(t.uop)
+
+
+def _alive() -> list[Tensor]:
+    return [t for t in [r() for r in list(_live.values())] if t is not None]
+
+
+def _pending(u: UOp) -> bool:
+    return u.op is not Ops.BUFFER and u.storage is None
+
+
+def _readers_of_overwritten(roots: list[UOp], chosen: set[int]) -> list[Tensor]:
+    writes = [u for u in toposort(roots, _pending) if u.op is Ops.AFTER and u.storage is None]
+    if not writes:
+        return []
+    written = {_bottom(u) for u in writes}
+    last = set(writes) - {u.src[0] for u in writes}
+    tensors = [t for t in _alive() if id(t) not in chosen]
+    stale: dict[UOp, bool] = {}
+    graphs = [g for t in tensors for g in (t.uop, t._history) if g is not None]
+    for u in toposort(graphs, lambda n: n not in last):
+        if u.op is Ops.BUFFER:
+            stale[u] = u in written
+        elif u in last:
+            stale[u] = False
+        elif u.storage is not None and u.op is not Ops.AFTER:
+            stale[u] = _bottom(u.storage) in written
+        else:
+            stale[u] = any([stale[s] for s in u.src])
+    out = []
+    for t in tensors:
+        if t._history is not None and stale[t._history]:
+            t._history = None  # its graph would be computed from other values than it was
+        if stale[t.uop] and not _is_storage_view(t.uop) and t.uop.storage is None:
+            out.append(t)
+    return out
+
+
+def _bottom(u: UOp) -> UOp:
+    """The storage at the bottom of a view and of the assignments to it."""
+    while u.op not in OpGroup.STORAGE and u.src:
+        u = u.src[0]
+    return u
+
+
+_VIEWS = OpGroup.MOVEMENT - {Ops.PAD} | {Ops.DETACH, Ops.BITCAST}
+# Through an EXPAND or SHEAR several elements may be one place in memory.
+_WRITABLE = _VIEWS - {Ops.EXPAND, Ops.SHEAR}
+
+
+def _storage_base(u: UOp) -> UOp:
+    """Where a view begins: storage, an assignment, or the computation below the view operations."""
+    while u.op in _VIEWS:
+        u = u.src[0]
+    return u
+
+
+def _is_storage_view(u: UOp) -> bool:
+    """Whether `u` is memory seen through views, possibly with assignments pending."""
+    base = _storage_base(u)
+    return base.op is Ops.AFTER or (base.op is Ops.BUFFER)
+
+
+def _is_writable_view(u: UOp) -> bool:
+    """Whether each element of `u` is a place of its own in memory."""
+    while u.op in _WRITABLE:
+        u = u.src[0]
+    return u.op in (Ops.AFTER, Ops.BUFFER)
+
+
+def _is_shared(view: UOp) -> bool:
+    """Whether another tensor may stand for the value in this storage by way of the graph it was computed by."""
+    bottom = _bottom(view)
+    origin = _came_from.get(bottom)
+    return origin is not None and origin() is not None
+
+
+def _is_flat(u: UOp) -> bool:
+    while u.op is Ops.RESHAPE:
+        u = u.src[0]
+    return u.op is Ops.BUFFER
+
+
+def _with_assignments_done(root: UOp) -> UOp:
+    """The graph with assignments that have run replaced by the memory they wrote, as the tensors themselves are."""
+    done = {u: u.storage for u in root.toposort() if u.op is Ops.AFTER and u.storage is not None}
+    return root.substitute(done)
+
+
+def _elements(shape: tuple[Any, ...]) -> int:
+    out = 1
+    for d in shape:
+        out *= d if isinstance(d, int) else int(d.vmax)
+    return out
+
+
+def _need_numbers(t: Tensor) -> None:
+    for u in t.uop.toposort() if t.uop.dtype.kind == "v" else ():
+        raise TypeError(f"{u.op} is no value that can be computed")
+
+
+# ---------------------------------------------------------------------------------------------------- devices, data
+
+
+def _canonical(device: DeviceLike | None) -> DeviceLike | None:
+    if device is None:
+        return None
+    return tuple([canonical(d) for d in device]) if isinstance(device, (tuple, list)) else canonical(device)
+
+
+def _common_device(what: str, tensors: Iterable[Tensor]) -> DeviceLike | None:
+    found = {t._device for t in tensors if t._device is not None}
+    if len(found) > 1:
+        # A constant follows what it meets.
+        real = {t._device for t in tensors if t._device is not None and t.uop.device is not None}
+        if len(real) > 1:
+            raise ValueError(
+                f"{what}: operands lie on {' and '.join(sorted(map(str, real)))}; move one with .to(device) first"
+            )
+        found = real or found
+    return next(iter(found), None)
+
+
+def _uop_of_data(data: Any, dtype: DType | None, device: DeviceLike | None) -> UOp:
+    if data is None:
+        raise TypeError("Tensor: expected numbers, nested lists, an array or bytes, not None")
+    if data.__class__ in (bool, int, float):
+        return UOp.const(dtype or strong(dtypes.from_py(data)), data)
+    place = device if device is not None else Device.DEFAULT
+    if isinstance(data, (bytes, bytearray, memoryview)) and not hasattr(data, "__array_interface__"):
+        if isinstance(data, memoryview) and data.format != "B":
+            return _uop_of_array(_numpy().asarray(data), dtype, place)
+        kind = dtype or dtypes.uint8
+        return _stored(bytes(data), (len(data) // kind.itemsize,), kind, place)
+    np = _numpy()
+    if isinstance(data, (list, tuple)):
+        return _uop_of_list(data, dtype, place)
+    if hasattr(data, "__dlpack__") and not hasattr(data, "__array_interface__") and not isinstance(data, np.ndarray):
+        data = np.from_dlpack(data)
+    try:
+        array = np.asarray(data)
+    except Exception as error:
+        raise TypeError(f"Tensor: {type(data).__name__} holds no array ({error})") from error
+    if array.dtype == object:
+        raise TypeError(f"Tensor: expected numbers, nested lists, an array or bytes, not {type(data).__name__}")
+    return _uop_of_array(array, dtype, place)
+
+
+def _numpy() -> Any:
+    import numpy
+
+    return numpy
+
+
+def _uop_of_list(data: Any, dtype: DType | None, place: Any) -> UOp:
+    np = _numpy()
+    flat: list[Any] = []
+    shape = _flatten(data, flat)
+    tensors = [x for x in flat if isinstance(x, (Tensor, UOp))]
+    if tensors:
+        items = [x if isinstance(x, Tensor) else Tensor(x, device=place) for x in flat]
+        first = items[0].stack(*items[1:]).reshape(*shape, *items[0].shape)
+        return (first if dtype is None else first.cast(dtype)).uop
+    for x in flat:
+        if not isinstance(x, (bool, int, float)) and not hasattr(x, "item"):
+            raise TypeError(f"Tensor: {x!r} of type {type(x).__name__} is no number")
+    if dtype is None:
+        kinds = {x.__class__ for x in flat}
+        if kinds <= {bool, int, float}:
+            dtype = strong(promote(*[dtypes.from_py(k()) for k in kinds])) if kinds else dtypes.default_float()
+        else:
+            return _uop_of_array(np.asarray(data), None, place)
+    if dtype.kind in "iu":
+        wide = [int(x) & ((1 << dtype.bits) - 1) for x in flat]
+        raw = np.array(wide, dtype=f"u{dtype.itemsize}").view(dtype.name)
+    elif dtype.kind == "b":
+        raw = np.array([bool(x) for x in flat])
+    else:
+        return _uop_of_array(np.array([float(x) for x in flat], dtype=np.float64).reshape(shape), dtype, place)
+    return _uop_of_array(raw.reshape(shape), dtype, place)
+
+
+def _flatten(data: Any, out: list[Any]) -> tuple[int, ...]:
+    """The items of nested lists, in order, and their shape. ValueError where lists of one level differ in length."""
+    shape: list[int] = []
+    level: list[Any] = [data]
+    while level and isinstance(level[0], (list, tuple)):
+        n = len(level[0])
+        for x in level:
+            if not isinstance(x, (list, tuple)) or len(x) != n:
+                found = len(x) if isinstance(x, (list, tuple)) else "a number"
+                raise ValueError(f"Tensor: lists of different lengths at level {len(shape)}: {n} and {found}")
+        shape.append(n)
+        level = [y for x in level for y in x]
+    for x in level:
+        if isinstance(x, (list, tuple)):
+            raise ValueError(f"Tensor: a list stands beside numbers at level {len(shape)}")
+    out.extend(level)
+    return tuple(shape)
+
+
+def _uop_of_array(array: Any, dtype: DType | None, place: Any) -> UOp:
+    np = _numpy()
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    own = to_dtype(_ml_name(array.dtype.name))
+    wanted = dtype or own
+    if wanted is not own and own.fmt is not None and wanted.fmt is not None:
+        # Casts of data are done here: the same rules (saturation, NaN to 0) by way of the constants' own.
+        if own.kind == "f" and wanted.kind in "iu":
+            return _stored(np.ascontiguousarray(array).tobytes(), array.shape, own, place).cast(wanted)
+        array, own = array.astype(wanted.name), wanted
+    raw = np.ascontiguousarray(array)
+    uop = _stored(
+        raw.tobytes() if raw.dtype.name == "bool" else raw.reshape(-1).view(np.uint8).data, array.shape, own, place
+    )
+    return uop.cast(wanted)
+
+
+def _ml_name(name: str) -> str:
+    return {"float8_e4m3fn": "fp8e4m3", "float8_e5m2": "fp8e5m2", "float8_e4m3fnuz": "fp8e4m3fnuz",
+            "float8_e5m2fnuz": "fp8e5m2fnuz"}.get(name, name)  # fmt: skip
+
+
+def _stored(raw: Any, shape: tuple[int, ...], dtype: DType, place: Any) -> UOp:
+    """Fresh storage on `place` holding the bytes `raw`."""
+    n = _elements(shape)
+    flat = UOp.new_buffer(place, n, dtype)
+    flat.storage = Buffer(place, n, dtype).copyin(memoryview(raw))
+    return view_flat(flat, tuple(shape))
+
+
+# ---------------------------------------------------------------------------------------------------- the user's line
+
+
+def _user_line() -> str | None:
+    """The innermost frame outside of this package."""
+    frame = sys._getframe(2)
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "aril":
+        frame = frame.f_back  # type: ignore[assignment]
+    return None if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+if DEBUG.value >= 2 or SPEC.value or NAN_CHECK.value:
+    track_origin(_user_line)

@@ -1,0 +1,175 @@
+"""Tensors from nothing but a description: constants, ranges, files. Mixed into Tensor."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from aril.dtype import DTypeLike, dtypes, promote, strong, to_dtype
+from aril.mixin.base import shape_arg
+from aril.uop import UOp
+from aril.uop.node import view_flat
+
+
+class CreationMixin:
+    """Class methods that make tensors. `device` and `dtype` default to the default ones; nothing is computed yet."""
+
+    __slots__ = ()
+
+    @classmethod
+    def _of(cls, uop: UOp, device: Any) -> Any:
+        from aril.tensor import Tensor, _canonical
+
+        return Tensor._new(uop, _canonical(device))
+
+    @classmethod
+    def full(cls, shape: Any, fill_value: Any, dtype: DTypeLike | None = None, device: Any = None) -> Any:
+        """All elements equal to a number (whose Python type decides the dtype unless it is given)."""
+        shape = (shape,) if not isinstance(shape, (tuple, list)) else tuple(shape)
+        for d in shape:
+            if isinstance(d, int) and d < 0:
+                raise ValueError(f"full: a dimension is at least 0, not {d} (shape {shape})")
+        kind = strong(dtypes.from_py(fill_value)) if dtype is None else to_dtype(dtype)
+        one = UOp.const(kind, fill_value)
+        return cls._of(one._reshape((1,) * len(shape))._expand(shape) if shape else one, device)
+
+    @classmethod
+    def zeros(cls, *shape: Any, dtype: DTypeLike | None = None, device: Any = None) -> Any:
+        """All 0, of the default float type."""
+        return cls.full(shape_arg(shape), 0, dtype or dtypes.default_float(), device)
+
+    @classmethod
+    def ones(cls, *shape: Any, dtype: DTypeLike | None = None, device: Any = None) -> Any:
+        """All 1, of the default float type."""
+        return cls.full(shape_arg(shape), 1, dtype or dtypes.default_float(), device)
+
+    @classmethod
+    def empty(cls, *shape: Any, dtype: DTypeLike | None = None, device: Any = None) -> Any:
+        """Storage to be written by `assign`; reading it before is an error."""
+        from aril.device import Device
+        from aril.tensor import _canonical, _elements
+
+        dims = shape_arg(shape)
+        place = _canonical(device) or Device.DEFAULT
+        flat = UOp.new_buffer(place, _elements(dims), to_dtype(dtype or dtypes.default_float()))
+        return cls._of(view_flat(flat, dims), place)
+
+    @classmethod
+    def invalids(cls, *shape: Any, dtype: DTypeLike | None = None, device: Any = None) -> Any:
+        """No element anywhere: stores of it do nothing. Concatenated or padded, it marks what is not there."""
+        dims = shape_arg(shape)
+        one = UOp.invalid(to_dtype(dtype or dtypes.default_float()))
+        return cls._of(one._reshape((1,) * len(dims))._expand(dims) if dims else one, device)
+
+    @classmethod
+    def arange(
+        cls, start: Any, stop: Any = None, step: Any = 1, dtype: DTypeLike | None = None, device: Any = None
+    ) -> Any:
+        """start, start + step, .. before stop (0 to `start` where only one number is given). ValueError for a step of 0."""
+        if stop is None:
+            start, stop = 0, start
+        if step == 0:
+            raise ValueError("arange: the step is 0")
+        kind = (
+            to_dtype(dtype) if dtype is not None else strong(promote(*[dtypes.from_py(v) for v in (start, stop, step)]))
+        )
+        if kind.kind in "iu" and not (
+            kind.min <= start <= kind.max and kind.min <= stop - (1 if step > 0 else -1) <= kind.max
+        ):
+            raise ValueError(f"arange: {start} to {stop} does not fit {kind.name}; give a wider dtype")
+        n = max(math.ceil((stop - start) / step), 0)
+        return cls._of(UOp.iota(n), device)._affine(start, step, kind)
+
+    def _affine(self: Any, start: Any, step: Any, kind: Any) -> Any:
+        """start + step * self for positions, in a type that is exact for them."""
+        if all(isinstance(v, int) for v in (start, step)):
+            whole = dtypes.int64 if kind.itemsize == 8 or kind.kind == "f" else dtypes.int32
+            out = self.cast(whole)
+            out = out * step if step != 1 else out
+            return (out + start if start != 0 else out).cast(kind)
+        wide = kind if kind.kind == "f" and kind.itemsize >= 4 else dtypes.float32
+        return (self.cast(wide) * float(step) + float(start)).cast(kind)
+
+    @classmethod
+    def linspace(cls, start: Any, stop: Any, steps: int, dtype: DTypeLike | None = None, device: Any = None) -> Any:
+        """`steps` numbers from start to stop (both included), equally spaced."""
+        if steps < 0:
+            raise ValueError(f"linspace: the number of steps is at least 0, not {steps}")
+        kind = to_dtype(dtype or dtypes.default_float())
+        place = cls._of(UOp.iota(steps), device)
+        if steps == 1:
+            return cls.full((1,), start, kind, device)
+        wide = kind if kind.kind == "f" and kind.itemsize >= 4 else dtypes.float64
+        t = place.cast(wide)
+        gap = (stop - start) / max(steps - 1, 1)
+        # From both ends, so that the last number is exactly `stop`.
+        near_end = place * 2 >= steps
+        return near_end.where(float(stop) - (steps - 1 - t) * gap, float(start) + t * gap).cast(kind)
+
+    @classmethod
+    def eye(cls, n: int, m: int | None = None, dtype: DTypeLike | None = None, device: Any = None) -> Any:
+        """The (n, m) matrix with 1 on the main diagonal, 0 elsewhere; square where m is None."""
+        m = n if m is None else m
+        if n < 0 or m < 0:
+            raise ValueError(f"eye: sizes are at least 0, not {n} and {m}")
+        rows, columns = cls._of(UOp.iota(n), device), cls._of(UOp.iota(m), device)
+        return rows.reshape(n, 1).eq(columns.reshape(1, m)).cast(dtype or dtypes.default_float())
+
+    def full_like(self: Any, fill_value: Any, dtype: DTypeLike | None = None, device: Any = None) -> Any:
+        """All elements equal to a number, with this shape, dtype and device."""
+        return self.full(self.shape, fill_value, dtype or self.dtype, device or self._device)
+
+    def zeros_like(self: Any, dtype: DTypeLike | None = None, device: Any = None) -> Any:
+        """All 0, with this shape, dtype and device."""
+        return self.full_like(0, dtype, device)
+
+    def ones_like(self: Any, dtype: DTypeLike | None = None, device: Any = None) -> Any:
+        """All 1, with this shape, dtype and device."""
+        return self.full_like(1, dtype, device)
+
+    def empty_like(self: Any, dtype: DTypeLike | None = None, device: Any = None) -> Any:
+        """Storage to be written, with this shape, dtype and device."""
+        return self.empty(*self.shape, dtype=dtype or self.dtype, device=device or self._device)
+
+    # --- memory that exists already ---
+
+    @classmethod
+    def from_file(cls, device: str, offset: int, shape: Any, dtype: DTypeLike) -> Any:
+        """The elements of a file on `device` ("DISK:path") from byte `offset` on: read when they are used or moved."""
+        from aril.device import Buffer, canonical
+
+        kind, dims, place = to_dtype(dtype), tuple(shape), canonical(device)
+        n = math.prod(dims)
+        flat = UOp.new_buffer(place, n, kind)
+        if hasattr(Buffer, "of_file"):
+            flat.storage = Buffer.of_file(place, offset, n, kind)
+        else:
+            from aril.dtype import dtypes as d
+
+            whole = Buffer(place, offset + n * kind.itemsize, d.uint8)
+            flat.storage = whole.view(n, kind, offset)
+        return cls._of(view_flat(flat, dims), place)
+
+    @classmethod
+    def from_blob(
+        cls, address: int, shape: Any, dtype: DTypeLike | None = None, device: Any = None, owner: object = None
+    ) -> Any:
+        """Memory at `address` in this process as a tensor, without a copy; it must stay valid (`owner` is kept alive)."""
+        from aril.device import Buffer, Device
+        from aril.tensor import _canonical
+
+        kind, dims = to_dtype(dtype or dtypes.default_float()), tuple(shape)
+        place = _canonical(device) or Device.DEFAULT
+        n = math.prod(dims)
+        flat = UOp.new_buffer(place, n, kind)
+        flat.storage = Buffer(place, n, kind, opaque=address, external=owner if owner is not None else address)
+        return cls._of(view_flat(flat, dims), place)
+
+    @classmethod
+    def from_numpy(cls, array: Any) -> Any:
+        """A NumPy array as a tensor without a copy (on device NPY); later changes of the array are seen. Copied where its
+        memory is not in row-major order."""
+        import numpy as np
+
+        raw = np.ascontiguousarray(array)
+        return cls.from_blob(raw.ctypes.data, array.shape, to_dtype(raw.dtype.name), "NPY", owner=raw)

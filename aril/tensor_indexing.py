@@ -1,0 +1,293 @@
+"""`x[...]` and `x[...] = v` with NumPy's meaning. Mixed into Tensor.
+
+Ints, slices, None and Ellipsis are views; integer arrays and tensors pick elements; bool masks ask the device which
+elements they select (they compute the mask at once), unless a mask is assigned a value that fits everywhere.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aril.dtype import dtypes
+from aril.mixin.base import broadcast_shape, dim_sub
+from aril.uop import UOp
+
+
+class TensorIndexing:
+    """Indexing. Positions known on the host are checked (IndexError); those in tensors are kept within the axis."""
+
+    __slots__ = ()
+
+    def __getitem__(self: Any, key: Any) -> Any:
+        out, picks, front = _views(self, key)
+        if not picks:
+            return out
+        axes = [a for a, _ in picks]
+        positions = [p for _, p in picks]
+        if axes != list(range(axes[0], axes[0] + len(axes))) or front:
+            rest = [i for i in range(out.ndim) if i not in axes]
+            out = out.permute(*axes, *rest)
+            axes[0] = 0
+        return out.multi_take(positions, axes[0])
+
+    def __setitem__(self: Any, key: Any, value: Any) -> None:
+        if isinstance(key, type(self)) and key.dtype is dtypes.bool and self._set_where(key, value):
+            return
+        view, picks, _ = _views(self, key, for_store=True)
+        if view is None or picks:
+            return self._set_picked(key, value)
+        if not _writable(self):
+            self._own_storage()
+            view = _views(self, key, for_store=True)[0]
+        v = value if isinstance(value, type(self)) else view.ufix(value)
+        v = v.cast(self.dtype)
+        if v._device is not None and self._device is not None and v._device != self._device:
+            v = v.to(self._device)
+        if v.shape != view.shape:
+            v = _fit(v, view.shape)
+        if 0 not in view.shape:
+            self._write(view.uop, v.uop)
+        return None
+
+    def _set_where(self: Any, mask: Any, value: Any) -> bool:
+        """`x[mask] = value` as a selection, where the value fits wherever the mask may hold."""
+        v = value if isinstance(value, type(self)) else self.ufix(value)
+        rest = self.ndim - mask.ndim
+        if mask.shape != self.shape[: mask.ndim]:
+            raise IndexError(f"indexing: a mask of shape {mask.shape} does not fit the first axes of {self.shape}")
+        if v.ndim > rest or (
+            v.ndim and broadcast_shape(v.shape, self.shape[mask.ndim :], what="indexing") != self.shape[mask.ndim :]
+        ):
+            return False
+        gate = mask.reshape(*mask.shape, *(1,) * rest)
+        self._replace_values(gate.where(v.cast(self.dtype), self))
+        return True
+
+    def _set_picked(self: Any, key: Any, value: Any) -> None:
+        total = self.numel()
+        kind = dtypes.int32 if total <= dtypes.int32.max else dtypes.int64
+        place = type(self).arange(total, dtype=kind, device=self._device).reshape(self.shape)[key]
+        v = (value if isinstance(value, type(self)) else self.ufix(value)).cast(self.dtype)
+        v = _fit(v, place.shape).flatten()
+        if v.numel():
+            self._replace_values(self.flatten().scatter(0, place.flatten(), v).reshape(self.shape))
+
+    def _replace_values(self: Any, new: Any) -> None:
+        if _writable(self):
+            self.assign(new)
+        else:
+            self._own_storage(new.uop)
+
+    # --- what needs the values to know the shape ---
+
+    def nonzero(self: Any) -> Any:
+        """The positions of the elements that are not zero, (count, axes). Computes this tensor."""
+        import numpy as np
+
+        found = np.argwhere(self.numpy())
+        return type(self)(found, dtype=dtypes.default_int(), device=self._device)
+
+    def masked_select(self: Any, mask: Any) -> Any:
+        """The elements where the (broadcast) mask holds, as a vector. Computes the mask."""
+        shape = broadcast_shape(self.shape, mask.shape, what="masked_select")
+        return self._broadcast_to(shape)[mask._broadcast_to(shape)]
+
+
+def _writable(x: Any) -> bool:
+    from aril.tensor import _is_shared, _is_writable_view
+
+    return _is_writable_view(x.uop) and not _is_shared(x.uop)
+
+
+def _fit(v: Any, shape: tuple[Any, ...]) -> Any:
+    """`v` broadcast to `shape`; leading axes of length 1 may be too many, as in NumPy's assignment."""
+    while v.ndim > len(shape) and v.shape[0] == 1:
+        v = v.reshape(v.shape[1:])
+    if v.ndim > len(shape) or broadcast_shape(shape, v.shape, what="assignment") != tuple(shape):
+        raise ValueError(f"assignment: values of shape {v.shape} do not fit the selected part of shape {tuple(shape)}")
+    return (
+        v._broadcast_to(tuple(shape))
+        if v.shape
+        else v._reshape((1,) * len(shape))._expand(tuple(shape))
+        if shape
+        else v
+    )
+
+
+def _items(x: Any, key: Any) -> list[Any]:
+    """The key as a list with one entry an axis and None for new axes; masks become positions, Ellipsis slices."""
+    np_kinds: tuple[Any, ...] = ()
+    items = list(key) if isinstance(key, tuple) else [key]
+    if any(type(k).__module__ == "numpy" for k in items) or any(isinstance(k, list) for k in items):
+        import numpy as np
+
+        np_kinds = (np.ndarray, np.generic)
+        items = [
+            np.asarray(k, dtype=None if k else np.int64) if isinstance(k, list) and not _holds_tensor(k) else k
+            for k in items
+        ]
+    out: list[Any] = []
+    for k in items:
+        if isinstance(k, np_kinds) and k.dtype.kind == "b":
+            if k.ndim == 0:
+                raise IndexError("indexing: a single bool is no index here; use where()")
+            out.extend(_mask_positions(x, k, len([i for i in out if i is not None and i is not Ellipsis])))
+        elif isinstance(k, type(x)) and k.dtype is dtypes.bool and k.shape:
+            out.extend(_mask_positions(x, k.numpy(), len([i for i in out if i is not None and i is not Ellipsis])))
+        elif isinstance(k, np_kinds) and k.ndim == 0:
+            out.append(int(k))
+        elif isinstance(k, list):
+            out.append(type(x)(k, device=x._device))
+        else:
+            out.append(k)
+    if sum(1 for k in out if k is Ellipsis) > 1:
+        raise IndexError("indexing: only one Ellipsis can stand in an index")
+    used = len([k for k in out if k is not None and k is not Ellipsis])
+    if used > x.ndim:
+        raise IndexError(f"indexing: {used} indices for the {x.ndim} axes of shape {x.shape}")
+    fill = [slice(None)] * (x.ndim - used)
+    at = next((i for i, k in enumerate(out) if k is Ellipsis), None)
+    return out + fill if at is None else [*out[:at], *fill, *out[at + 1 :]]
+
+
+def _holds_tensor(items: Any) -> bool:
+    return any(_holds_tensor(i) if isinstance(i, list) else hasattr(i, "uop") for i in items)
+
+
+def _mask_positions(x: Any, mask: Any, axis: int) -> list[Any]:
+    if tuple(mask.shape) != tuple(x.shape[axis : axis + mask.ndim]):
+        raise IndexError(f"indexing: a mask of shape {mask.shape} does not fit axis {axis} on of shape {x.shape}")
+    return list(mask.nonzero())
+
+
+def _views(x: Any, key: Any, for_store: bool = False) -> tuple[Any, list[tuple[int, Any]], bool]:
+    """(the view that ints, slices and None make, (axis, positions) pairs still to pick, whether picked axes come first).
+
+    With `for_store`, (None, [], False) where no view without copies exists (a step that does not divide).
+    """
+    items = _items(x, key)
+    picking = any(_is_array(k) for k in items)
+    pairs: list[tuple[Any, Any]] = []
+    flips: list[int] = []
+    steps: list[tuple[int, int, int]] = []
+    shape: list[Any] = []  # with None's place taken by 1 and dropped axes left out
+    picks: list[tuple[int, Any]] = []
+    order: list[str] = []
+    axis = 0
+    kept: list[tuple[str, int]] = []  # ("new", 0) | ("axis", source axis)
+    for k in items:
+        if k is None:
+            kept.append(("new", 0))
+            order.append("view")
+            continue
+        n = x.shape[axis]
+        if isinstance(k, slice):
+            start, length, step = _slice(k, n)
+            if step == 1 or length == 0:
+                pairs.append((start, length))
+            else:
+                lo = start if step > 0 else start + (length - 1) * step
+                size = abs(step)
+                whole = length * size
+                if step > 0 and lo + whole <= n:
+                    pairs.append((lo, whole))
+                elif step < 0 and size > 1 and lo - (size - 1) >= 0:
+                    # reversed: the elements wanted are the first of each block counted from the back
+                    pairs.append((lo - (size - 1), whole))
+                else:
+                    if for_store and size > 1:
+                        return None, [], False
+                    pairs.append((lo, (length - 1) * size + 1))
+                if step < 0:
+                    flips.append(axis)
+                if size > 1:
+                    steps.append((axis, size, length))
+            kept.append(("axis", axis))
+            order.append("view")
+        elif _is_array(k):
+            pairs.append((0, n))
+            picks.append((axis, _positions(x, k, n, axis)))
+            kept.append(("axis", axis))
+            order.append("pick")
+        elif isinstance(k, UOp):
+            if picking:
+                raise IndexError("indexing: a symbolic position cannot be mixed with arrays of positions")
+            pairs.append((k, 1))
+            order.append("view")
+        elif hasattr(k, "__index__") and not isinstance(k, bool):
+            i = k.__index__()
+            if isinstance(n, int) and not -n <= i < n:
+                raise IndexError(f"indexing: position {i} is outside of axis {axis} of length {n} (shape {x.shape})")
+            i = i + n if i < 0 else i
+            if picking:
+                pairs.append((0, n))
+                picks.append((axis, x._const(dtypes.int32, i)))
+                kept.append(("axis", axis))
+                order.append("pick")
+            else:
+                pairs.append((i, 1))
+                order.append("view")
+        else:
+            raise IndexError(
+                f"indexing: {k!r} of type {type(k).__name__} is no index; use ints, slices, None, Ellipsis, masks or integer arrays"
+            )
+        axis += 1
+    out = x._shrink(tuple(pairs)) if pairs else x
+    if flips:
+        out = out._flip(tuple(flips))
+    for a, size, length in steps:
+        out = out._every(a, size)
+        if out.shape[a] != length:
+            out = out._shrink(tuple([(0, length) if i == a else (0, d) for i, d in enumerate(out.shape)]))
+    shape = [1 if what == "new" else out.shape[a] for what, a in kept]
+    if (
+        len(shape) != out.ndim
+        or any(what == "new" for what, _ in kept)
+        or [a for _, a in kept] != list(range(out.ndim))
+    ):
+        out = out._reshape(tuple(shape))
+    where = {a: i for i, (what, a) in enumerate(kept) if what == "axis"}
+    runs = "".join("p" if o == "pick" else "v" for o in order).strip("v")
+    return out, [(where[a], p) for a, p in picks], "v" in runs
+
+
+def _is_array(k: Any) -> bool:
+    return (hasattr(k, "uop") and not isinstance(k, UOp)) or type(k).__module__ == "numpy" or isinstance(k, range)
+
+
+def _positions(x: Any, k: Any, n: Any, axis: int) -> Any:
+    """Integer positions as a tensor on the device of `x`; those known here are checked."""
+    if hasattr(k, "uop"):
+        if k.dtype.kind not in "iu":
+            raise IndexError(f"indexing: positions are integers, not {k.dtype.name}")
+        return k if k._device in (None, x._device) else k.to(x._device)
+    import numpy as np
+
+    array = np.asarray(k)
+    if array.size == 0:
+        array = array.astype(np.int32)
+    if array.dtype.kind not in "iu":
+        raise IndexError(f"indexing: positions are integers, not {array.dtype}")
+    if array.size and not -n <= array.min() <= array.max() < n:
+        raise IndexError(
+            f"indexing: positions {array.min()} to {array.max()} reach outside of axis {axis} of length {n}"
+        )
+    return type(x)(array.astype(np.int32 if n <= 2**31 else np.int64), device=x.device)
+
+
+def _slice(k: slice, n: Any) -> tuple[Any, Any, int]:
+    """(start, length, step) of a slice of an axis of length n; bounds may be symbolic where the step is 1."""
+    if any(isinstance(v, UOp) for v in (k.start, k.stop, n)):
+        if k.step not in (None, 1):
+            raise IndexError("indexing: a slice with symbolic bounds has step 1")
+        start = 0 if k.start is None else k.start
+        return start, dim_sub(n if k.stop is None else k.stop, start), 1
+    parts = []
+    for v in (k.start, k.stop, k.step):
+        if v is not None and not hasattr(v, "__index__"):
+            raise IndexError(f"indexing: the bounds of a slice are integers, not {v!r}")
+        parts.append(None if v is None else v.__index__())
+    if parts[2] == 0:
+        raise ValueError("indexing: the step of a slice is 0")
+    start, stop, step = slice(*parts).indices(n)
+    return start, len(range(start, stop, step)), step
