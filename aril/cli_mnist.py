@@ -46,20 +46,21 @@ class Net:
         return (x.float() / 255).sequential(self.layers)
 
 
-def batches(count: int, size: int, steps: int, seed: int) -> Iterator[NDArray[np.intp]]:
+def batches(count: int, size: int, steps: int, seed: int) -> list[NDArray[np.intp]]:
     """`steps` index arrays of `size` of `count` samples: each epoch in a new order, its incomplete end left out."""
     rng = np.random.default_rng(seed)
-    order, at = rng.permutation(count), 0
-    for _ in range(steps):
-        if at + size > count:
-            order, at = rng.permutation(count), 0
-        yield order[at : at + size]
-        at += size
+    whole = count // size
+    epochs = [rng.permutation(count)[: whole * size].reshape(whole, size) for _ in range(-(-steps // whole))]
+    return list(np.concatenate(epochs)[:steps])
 
 
-def train(net: Net, images: Images, labels: Labels, order: Iterator[NDArray[np.intp]], lr: float) -> Iterator[float]:
-    """Train `net` by Adam, a step for each index array of `order`; gives the loss after each step."""
+def train(net: Net, images: Images, labels: Labels, order: list[NDArray[np.intp]], lr: float) -> Iterator[float]:
+    """Train `net` by Adam, a step for each index array of `order`; gives the loss of each step.
+
+    The rate follows one cycle with its peak at `lr`: few steps go further than with a rate that stays.
+    """
     optimizer = nn.optim.Adam(nn.state.get_parameters(net), lr=lr)
+    rate = nn.schedules.Schedule(optimizer, nn.schedules.one_cycle(lr, len(order), rise=0.2))
 
     @jit
     def step(x: Tensor, y: Tensor) -> Tensor:
@@ -72,6 +73,7 @@ def train(net: Net, images: Images, labels: Labels, order: Iterator[NDArray[np.i
     with Context(TRAINING=1):
         for chosen in order:
             yield step(Tensor(images[chosen]).realize(), Tensor(labels[chosen]).realize()).item()
+            rate.step()
 
 
 def accuracy(net: Net, images: Images, labels: Labels, size: int = 500) -> float:
