@@ -260,6 +260,8 @@ class Lowering:
             for k in range(len(src) - 2, -1, -1):
                 out = UOp(Ops.WHERE, (UOp(Ops.CMPLT, (index[0], index_const(k + 1))), src[k], out))
             return simplify(out)
+        if op is Ops.SPECIAL and u.arg == "iota":  # positions along an axis: the element is its index
+            return index[0]
         raise NotImplementedError(f"no lowering for {op} inside a kernel")
 
     def load(self, u: UOp, index: Index, gate: UOp | None) -> UOp:
