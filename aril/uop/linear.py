@@ -20,6 +20,11 @@ LIMIT = 48  # sums of more terms are left as they are: gathering them again at e
 Key = tuple[Any, ...]
 
 
+def is_int(dtype: DType) -> bool:
+    """True for integers, the weak one included; bool is none."""
+    return dtype.kind in "iu"
+
+
 def const(value: int, dtype: DType = dtypes.weakint) -> UOp:
     """An integer constant of `dtype`, wrapped to it."""
     return UOp(Ops.CONST, (), wrap(value, dtype), dtype)
