@@ -187,7 +187,7 @@ class _Evaluator:
             # Where each element of the view lies in the whole: the same movements on the numbers of its elements.
             root = u.src[0]
             walker = _Evaluator({}, False)
-            walker.values = {k: v for k, v in self.values.items() if k.shape == () or k.op is Ops.CONST}
+            walker.values = {k: v for k, v in self.values.items() if k.shape == () and k.op not in OpGroup.MOVEMENT}
             walker.values[root] = np.arange(out.size).reshape(out.shape)
             for n in view.toposort(lambda n: n is not root):  # noqa: B023
                 if n not in walker.values:

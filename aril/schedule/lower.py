@@ -26,6 +26,11 @@ def index_const(n: sint) -> UOp:
     return n if isinstance(n, UOp) else UOp.const(dtypes.weakint, n)
 
 
+def as_index(position: UOp) -> UOp:
+    """A position that the kernel computes itself as an index expression."""
+    return simplify(position.cast(dtypes.weakint))
+
+
 def index_add(a: UOp, b: sint) -> UOp:
     return a if isinstance(b, int) and b == 0 else simplify(UOp(Ops.ADD, (a, index_const(b))))
 
@@ -197,6 +202,9 @@ class Lowering:
                 if todo:
                     stack.extend(reversed(todo))
                     continue
+            if plan[1] is self:
+                del plans[request]
+                continue
             stack.pop()
             done[request] = self.build(request, [done[r] for r in plan[0]], plan[1])
         return done[root]
@@ -221,6 +229,12 @@ class Lowering:
             return [(u.src[0], tuple(inner), gate)], ranges
         if op is Ops.STACK:
             return [(s, index[1:], gate) for s in u.src], None
+        if op is Ops.INDEX:
+            x, place = u.src
+            wanted: Request = (place, index[: len(place.shape)], gate)
+            if wanted not in self.done:
+                return [wanted], self  # asked again once the position is known
+            return [(x, (as_index(self.done[wanted]), *index[len(place.shape) :]), gate)], None
         return [], None
 
     def reduce_loops(self, u: UOp, index: Index, axes: list[int]) -> tuple[UOp, ...]:
@@ -245,7 +259,7 @@ class Lowering:
             if src[0].op is Ops.LOAD and len(src[0].src) == 2 and src[0].src[1] is fill:
                 return src[0]
             return simplify(UOp(Ops.WHERE, (plan, src[0], fill)))
-        if op in OpGroup.MOVEMENT or op in _THROUGH:
+        if op in OpGroup.MOVEMENT or op in _THROUGH or op is Ops.INDEX:
             return src[0]
         if op is Ops.REDUCE:
             return UOp(Ops.REDUCE, (src[0], *plan), (u.arg[0], ())) if plan else src[0]
