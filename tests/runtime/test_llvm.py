@@ -38,7 +38,8 @@ def test_wide_vectors_stay_wide():
     assert "zmm" in llvm.compile_ir_to_asm(text, target)
 
 
-def test_the_passes_remove_stack_slots_and_do_not_unroll():
+@pytest.mark.parametrize("level", [1, 2])
+def test_the_passes_remove_stack_slots_and_do_not_unroll(level):
     text = """define void @k(ptr %a, i64 %n, ptr %s) {
     entry:
       %slot = alloca float
@@ -59,7 +60,7 @@ def test_the_passes_remove_stack_slots_and_do_not_unroll():
       store float %r, ptr %a
       ret void
     }"""
-    optimised = llvm.optimise_ir(text)
+    optimised = llvm.optimise_ir(text, level=level)
     assert "alloca" not in optimised
     assert optimised.count("fadd") == 1
 
