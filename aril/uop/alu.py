@@ -1,7 +1,7 @@
 """Arithmetic on constants: `exec_alu` computes one elementwise operation in Python as the compiled kernel would.
 
-In: an operation, its result type, Python scalars. Out: a Python scalar of that type. Integers wrap, floats are IEEE 754 and
-rounded to their type; x // 0 and x % 0 of integers are 0 (as in NumPy), shifts by the width or more shift everything out.
+In: an operation, its result type, Python scalars. Out: a Python scalar of that type. Integers wrap, floats are IEEE 754
+rounded to their type; x // 0 and x % 0 of integers are 0 (as in NumPy), shifts by the width or more shift all bits out.
 """
 
 from __future__ import annotations
@@ -124,8 +124,7 @@ _COMPARE: dict[Ops, Callable[..., bool]] = {
 def exec_alu(op: Ops, dtype: DType, values: tuple[PyScalar, ...]) -> PyScalar | None:
     """`op(*values)` as a value of `dtype` (for comparisons the type of the operands is that of `values`).
 
-    None where Python cannot say what the kernel will compute: operations without a single meaning (WMMA, THREEFRY, a fused
-    multiply-add of floats).
+    None where Python cannot say what the kernel will compute (WMMA, THREEFRY, a fused multiply-add of floats).
     """
     if op in _COMPARE:
         return _COMPARE[op](*values)

@@ -1,6 +1,7 @@
 """Integer arithmetic: one step towards the canonical form of sums, products, maxima, shifts and divisions.
 
-In: an elementwise node over simplified sources. Out: a better node, or None. Valid for wrapping types and the weak integer.
+In: an elementwise node over simplified sources. Out: a better node, or None. Valid for wrapping types and the weak
+integer.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from aril.uop.node import UOp
 
 
 def add(u: UOp) -> UOp | None:
+    """a + b: one canonical sum. Sums of many terms stay as they are."""
     dtype = u.dtype
     if dtype.kind == "f":
         return floats.add(u)
@@ -48,10 +50,10 @@ def add(u: UOp) -> UOp | None:
         return None
     while len(terms) > 1 and divmod.recombine(terms, dtype):
         k += terms.pop(divmod.ONE, 0)
-    return build(monomials(terms) if dtype.weak else terms, k, dtype, final=True)
+    return build(_monomials(terms) if dtype.weak else terms, k, dtype, final=True)
 
 
-def monomials(terms: Terms) -> Terms:
+def _monomials(terms: Terms) -> Terms:
     """Products in canonical order, so that equal ones meet."""
     if not any(a.op is Ops.MUL for a in terms):
         return terms
@@ -68,6 +70,7 @@ def monomials(terms: Terms) -> Terms:
 
 
 def sub(u: UOp) -> UOp | None:
+    """a - b: a sum, where no late pass has chosen SUB."""
     a, b = u.src
     dtype = u.dtype
     if dtype.kind == "f":
@@ -83,6 +86,7 @@ def sub(u: UOp) -> UOp | None:
 
 
 def neg(u: UOp) -> UOp | None:
+    """-x."""
     x = u.src[0]
     if x.op is Ops.NEG:
         return x.src[0]
@@ -90,6 +94,7 @@ def neg(u: UOp) -> UOp | None:
 
 
 def mul(u: UOp) -> UOp | None:
+    """a * b: constants last, multiplied out over index sums."""
     a, b = u.src
     dtype = u.dtype
     if dtype.kind == "f":
@@ -118,10 +123,10 @@ def mul(u: UOp) -> UOp | None:
             if x.op is Ops.MUL and x.src[1].op is Ops.CONST and x.dtype is dtype:
                 return UOp(Ops.MUL, (UOp(Ops.MUL, (x.src[0], y)), x.src[1]))
         return None
-    return mul_symbolic(a, b, u)
+    return _mul_symbolic(a, b, u)
 
 
-def mul_symbolic(a: UOp, b: UOp, u: UOp) -> UOp | None:
+def _mul_symbolic(a: UOp, b: UOp, u: UOp) -> UOp | None:
     """The product of two index expressions: sums multiplied out while they stay small, factors in order."""
     pa, pb = parse(a, u.dtype), parse(b, u.dtype)
     if pa is None or pb is None:
@@ -140,12 +145,14 @@ def mul_symbolic(a: UOp, b: UOp, u: UOp) -> UOp | None:
 
 
 def floordiv(u: UOp) -> UOp | None:
+    """x // y of integers."""
     if not is_int(u.dtype):
         return None
     return divmod.floordiv(u.src[0], u.src[1], u.dtype)
 
 
 def floormod(u: UOp) -> UOp | None:
+    """x % y of integers."""
     if not is_int(u.dtype):
         return None
     return divmod.floormod(u.src[0], u.src[1], u.dtype)
@@ -166,6 +173,7 @@ def truncating(u: UOp) -> UOp | None:
 
 
 def maximum(u: UOp) -> UOp | None:
+    """The greater of two, where bounds or the difference say which."""
     a, b = u.src
     if a is b:
         return a
@@ -202,6 +210,7 @@ def difference(a: UOp, b: UOp, dtype: DType) -> tuple[Terms, int] | None:
 
 
 def shift(u: UOp) -> UOp | None:
+    """SHL and SHR."""
     a, b = u.src
     if b.op is Ops.CONST and b.arg == 0:
         return a

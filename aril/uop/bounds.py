@@ -24,7 +24,7 @@ def full(dtype: DType) -> Bounds:
 
 
 def fit(low: int, high: int, dtype: DType) -> Bounds:
-    """[low, high] as values of `dtype`: everything, where the arithmetic may have wrapped. The weak integer never wraps."""
+    """[low, high] as values of `dtype`: all of them where the arithmetic may have wrapped (weak integers do not)."""
     if dtype.weak or (low >= dtype.min and high <= dtype.max):
         return (low, high)
     return (dtype.min, dtype.max)
@@ -208,7 +208,8 @@ def _union(u: UOp, values: tuple[UOp, ...]) -> Bounds:
 
 
 _PASS = OpGroup.MOVEMENT - {Ops.PAD} | {
-    Ops.AFTER, Ops.DETACH, Ops.CONTIGUOUS, Ops.CONTIGUOUS_BACKWARD, Ops.COPY, Ops.NOOP, Ops.BIND, Ops.MSELECT, Ops.UNSHARD,
+    Ops.AFTER, Ops.DETACH, Ops.CONTIGUOUS, Ops.CONTIGUOUS_BACKWARD, Ops.COPY, Ops.NOOP, Ops.BIND, Ops.MSELECT,
+    Ops.UNSHARD,
 }  # fmt: skip
 
 

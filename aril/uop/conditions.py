@@ -1,7 +1,7 @@
 """Bools and comparisons: one step towards the canonical form of a condition, and of AND, OR and XOR of anything.
 
-In: a node over simplified sources. Out: a better node, or None. A comparison of indices has its terms on the side where they are positive
-and the constant alone; `not (a < b)` of indices is `b - 1 < a`.
+In: a node over simplified sources. Out: a better node, or None. A comparison of indices has its terms on the side where
+they are positive, a constant alone; `not (a < b)` of indices is `b - 1 < a`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from aril.uop.node import UOp
 
 
 def connective(u: UOp) -> UOp | None:
+    """AND, OR and XOR of bools."""
     a, b = u.src
     if u.op is Ops.AND:
         return simplify_and(u)
@@ -35,7 +36,7 @@ def connective(u: UOp) -> UOp | None:
         if x.op is Ops.OR:
             stack.extend((x.src[1], x.src[0]))
         elif x in parts:
-            return join([*parts, *reversed(stack)])
+            return _join([*parts, *reversed(stack)])
         else:
             parts[x] = None
     # a or (a and b) is a
@@ -45,7 +46,7 @@ def connective(u: UOp) -> UOp | None:
     return None
 
 
-def join(parts: list[UOp]) -> UOp:
+def _join(parts: list[UOp]) -> UOp:
     r = parts[0]
     for p in parts[1:]:
         r = UOp(Ops.OR, (r, p))
@@ -53,14 +54,16 @@ def join(parts: list[UOp]) -> UOp:
 
 
 def negation(x: UOp) -> UOp:
+    """not x."""
     return x.src[0] if x.op is Ops.CMPNE and x.src[1] is TRUE else UOp(Ops.CMPNE, (x, TRUE))
 
 
 def compare(u: UOp) -> UOp | None:
+    """CMPLT, CMPNE and CMPEQ."""
     a, b = u.src
     t = operand_type(u)
     if t.kind == "b":
-        return compare_bool(u)
+        return _compare_bool(u)
     if t.kind == "f" or a.dtype.kind == "f" or b.dtype.kind == "f":
         return FALSE if a is b and u.op is Ops.CMPLT else None  # NaN differs from itself
     if not is_int(t) or (a.dtype is not t and b.dtype is not t):
@@ -70,10 +73,10 @@ def compare(u: UOp) -> UOp | None:
     d = difference(a, b, t)
     if d is None:
         return None
-    return less(d[0], d[1], t, u) if u.op is Ops.CMPLT else equal(d[0], d[1], t, u)
+    return _less(d[0], d[1], t, u) if u.op is Ops.CMPLT else _equal(d[0], d[1], t, u)
 
 
-def compare_bool(u: UOp) -> UOp | None:
+def _compare_bool(u: UOp) -> UOp | None:
     a, b = u.src
     if u.op is Ops.CMPLT:
         return UOp(Ops.AND, (negation(a), b))
@@ -95,8 +98,8 @@ def compare_bool(u: UOp) -> UOp | None:
     return UOp(Ops.CMPNE, (a, TRUE)) if u.op is Ops.CMPEQ else None
 
 
-def sides(terms: Terms, k: int, t: DType) -> tuple[UOp, UOp] | None:
-    """(left, right) with left - right the sum and no negative coefficient; the constant right, or left where nothing else is."""
+def _sides(terms: Terms, k: int, t: DType) -> tuple[UOp, UOp] | None:
+    """(left, right) with left - right the sum, no coefficient negative, the constant right (or alone left)."""
     left = {a: c for a, c in terms.items() if c > 0}
     right = {a: -c for a, c in terms.items() if c < 0}
     lk, rk = (0, -k) if left else (k, 0)
@@ -105,14 +108,14 @@ def sides(terms: Terms, k: int, t: DType) -> tuple[UOp, UOp] | None:
     return build(left, lk, t), build(right, rk, t)
 
 
-def less(terms: Terms, k: int, t: DType, u: UOp) -> UOp | None:
+def _less(terms: Terms, k: int, t: DType, u: UOp) -> UOp | None:
     """terms + k < 0."""
     low, high = span(terms, k)
     if low >= 0:
         return FALSE
     if high < 0 or greatest(terms, k, t) < 0:
         return TRUE
-    if t.weak and len(terms) > 1 and least(terms, k, t) >= 0:
+    if t.weak and len(terms) > 1 and _least(terms, k, t) >= 0:
         return FALSE
     g = math.gcd(*terms.values())
     if g > 1:  # g*S < -k where S < ceil(-k / g)
@@ -137,19 +140,19 @@ def less(terms: Terms, k: int, t: DType, u: UOp) -> UOp | None:
             if c == 1:  # x // m < -k
                 return UOp(Ops.CMPLT, (atom.src[0], const(-k * m, t)))
             return UOp(Ops.CMPLT, (const((k + 1) * m - 1, t), atom.src[0]))  # k < x // m
-    both = sides(terms, k, t)
+    both = _sides(terms, k, t)
     return None if both is None else UOp(Ops.CMPLT, both)
 
 
-def least(terms: Terms, k: int, t: DType) -> int:
+def _least(terms: Terms, k: int, t: DType) -> int:
     return -greatest({a: -c for a, c in terms.items()}, -k, t)
 
 
-def equal(terms: Terms, k: int, t: DType, u: UOp) -> UOp | None:
+def _equal(terms: Terms, k: int, t: DType, u: UOp) -> UOp | None:
     """terms + k == 0, or its negation where `u` is CMPNE."""
     low, high = span(terms, k)
     g = math.gcd(*terms.values())
-    if low > 0 or high < 0 or (g and k % g) or (t.weak and (greatest(terms, k, t) < 0 or least(terms, k, t) > 0)):
+    if low > 0 or high < 0 or (g and k % g) or (t.weak and (greatest(terms, k, t) < 0 or _least(terms, k, t) > 0)):
         return UOp.const(dtypes.bool, u.op is Ops.CMPNE)
     if not terms:
         return UOp.const(dtypes.bool, (k == 0) is (u.op is Ops.CMPEQ))
@@ -158,11 +161,12 @@ def equal(terms: Terms, k: int, t: DType, u: UOp) -> UOp | None:
     first = next(iter(sorted(terms, key=order_key))) if len(terms) > 1 else next(iter(terms))
     if terms[first] < 0:
         terms, k = {a: -c for a, c in terms.items()}, -k
-    both = sides(terms, k, t)
+    both = _sides(terms, k, t)
     return None if both is None else UOp(u.op, both)
 
 
 def where(u: UOp) -> UOp | None:
+    """WHERE: decided, merged with its neighbours, turned into AND or OR, or simplified under its gate."""
     gate, a, b = u.src
     low, high = gate.bounds
     if low == high:
@@ -170,7 +174,7 @@ def where(u: UOp) -> UOp | None:
     if a is b:
         return a
     if gate.op is Ops.CMPNE and gate.src[1] is TRUE:
-        return UOp(Ops.WHERE, (gate.src[0], b, a)) if b.op is not Ops.Invalid else gated(u)
+        return UOp(Ops.WHERE, (gate.src[0], b, a)) if b.op is not Ops.Invalid else _gated(u)
     if a.op is Ops.WHERE and a.src[0] is gate:
         return UOp(Ops.WHERE, (gate, a.src[1], b))
     if b.op is Ops.WHERE and b.src[0] is gate:
@@ -186,10 +190,10 @@ def where(u: UOp) -> UOp | None:
             return UOp(Ops.OR, (negation(gate), a)) if b.arg else UOp(Ops.AND, (gate, a))
     if a.op is Ops.Invalid and b.op is not Ops.Invalid:
         return UOp(Ops.WHERE, (negation(gate), b, a))
-    return gated(u) if b.op is Ops.Invalid else None
+    return _gated(u) if b.op is Ops.Invalid else None
 
 
-def gated(u: UOp) -> UOp | None:
+def _gated(u: UOp) -> UOp | None:
     """An index simplified by what its gate implies."""
     gate, x, invalid = u.src
     if x.dtype is not dtypes.weakint:

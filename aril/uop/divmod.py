@@ -40,7 +40,7 @@ def _window(terms: Terms, k: int, c: int) -> int | None:
 
 
 def _reduce(terms: Terms, k: int, c: int, dtype: DType) -> tuple[Terms, int, int | None]:
-    """The sum modulo c: (terms, constant, window). Coefficients shrink; of two residues the one that decides is taken."""
+    """The sum modulo c: (terms, constant, window). Coefficients shrink; a residue that decides is preferred."""
     rest: Terms = {}
     for atom, a in terms.items():
         r = _residue(a, c)
@@ -87,7 +87,7 @@ ONE = const(1)  # stands for the constant where terms travel without one
 
 
 def _split(rest: Terms, k: int, c: int) -> tuple[int, Terms, int, Terms, int, int] | None:
-    """(g, A, ka, B, kb, m): the sum is A + ka + B + kb where g divides c and A + ka, and B + kb lies in [m*g, (m+1)*g)."""
+    """(g, A, ka, B, kb, m): the sum is A + ka + B + kb; g divides c and A + ka; B + kb lies in [m*g, (m+1)*g)."""
     candidates = {g for a in rest.values() if (g := math.gcd(a, c)) > 1}
     for g in sorted(candidates, reverse=True):
         big = {a: r for a, r in rest.items() if r % g == 0}
@@ -267,8 +267,8 @@ def _symbolic(x: UOp, d: UOp, dtype: DType, quotient: bool) -> UOp | None:
 
 
 def recombine(terms: Terms, dtype: DType) -> bool:
-    """Put together quotient and remainder of one dividend: (y // a) * a * k + (y % a) * k is y * k, and a remainder of the
-    quotient completes a longer remainder: ((y // a) % b) * a * k + (y % a) * k is (y % (a * b)) * k. True where `terms` changed.
+    """Put together quotient and remainder of one dividend: (y // a) * a * k + (y % a) * k is y * k. A remainder of the
+    quotient completes a longer one: ((y // a) % b) * a * k + (y % a) * k is (y % (a * b)) * k. True if `terms` changed.
     """
     mods = [a for a in terms if a.op is Ops.FLOORMOD and a.src[1].op is Ops.CONST and a.src[1].arg > 0]
     for mod in mods:
@@ -301,7 +301,7 @@ def recombine(terms: Terms, dtype: DType) -> bool:
 
 
 def _dividend(terms: Terms, k: int, a: int, low: Linear, dtype: DType) -> Linear | None:
-    """y where the sum is y // a, and y is `low` modulo a: one of the terms is such a quotient, the rest goes back into it."""
+    """y where the sum is y // a and y is `low` modulo a: one term is such a quotient, the rest goes back into it."""
     for q, n in terms.items():
         if n != 1 or q.op is not Ops.FLOORDIV or q.src[1].op is not Ops.CONST or q.src[1].arg != a:
             continue

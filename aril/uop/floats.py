@@ -15,6 +15,7 @@ from aril.uop.node import UOp
 
 
 def cast(u: UOp) -> UOp | None:
+    """A cast of a constant, of the same type, to bool, or of a cast that changed nothing."""
     x, to = u.src[0], u.dtype
     if x.dtype is to:
         return x
@@ -26,7 +27,7 @@ def cast(u: UOp) -> UOp | None:
         return UOp(Ops.CMPNE, (x, UOp.const(x.dtype, 0)))
     if x.op is Ops.CAST:
         y = x.src[0]
-        if holds(x.dtype, y) and same_cast(x.dtype, y, to):
+        if _holds(x.dtype, y) and _same_cast(x.dtype, y, to):
             return y.cast(to)
         if (
             is_int(y.dtype)
@@ -42,7 +43,7 @@ def cast(u: UOp) -> UOp | None:
     return None
 
 
-def holds(middle: DType, x: UOp) -> bool:
+def _holds(middle: DType, x: UOp) -> bool:
     """True where every value `x` has is exactly a value of `middle`."""
     if is_int(x.dtype) and is_int(middle):
         return middle.weak or in_type(x.bounds, middle) == x.bounds
@@ -51,14 +52,15 @@ def holds(middle: DType, x: UOp) -> bool:
     return middle is not dtypes.weakfloat and can_hold(middle, x.dtype)
 
 
-def same_cast(middle: DType, x: UOp, to: DType) -> bool:
-    """True where a value is cast alike from `middle` and from its own type (floats saturate in integers, integers wrap)."""
+def _same_cast(middle: DType, x: UOp, to: DType) -> bool:
+    """True where a value casts alike from `middle` and from its own type (floats saturate, integers wrap)."""
     if middle.kind == "f" and x.dtype.kind != "f":
         return to.kind in "fb" or can_hold(to, x.dtype)
     return True
 
 
 def bitcast(u: UOp) -> UOp | None:
+    """BITCAST of the same type or of another BITCAST."""
     x = u.src[0]
     if x.dtype is u.dtype:
         return x
@@ -67,7 +69,7 @@ def bitcast(u: UOp) -> UOp | None:
     return None
 
 
-def never_negative_zero(x: UOp) -> bool:
+def _never_negative_zero(x: UOp) -> bool:
     if x.op is Ops.CAST:
         return x.src[0].dtype.kind in "iub"
     if x.op is Ops.CONST:
@@ -80,13 +82,15 @@ def never_negative_zero(x: UOp) -> bool:
 
 
 def add(u: UOp) -> UOp | None:
+    """a + b: x + -0.0 is x; x + 0.0 is x only where x cannot be -0.0."""
     a, b = u.src
-    if b.op is Ops.CONST and b.arg == 0 and (math.copysign(1.0, b.arg) < 0 or never_negative_zero(a)):
+    if b.op is Ops.CONST and b.arg == 0 and (math.copysign(1.0, b.arg) < 0 or _never_negative_zero(a)):
         return a
     return None
 
 
 def fdiv(u: UOp) -> UOp | None:
+    """a / b by 1 or by a power of two."""
     a, b = u.src
     if b.op is not Ops.CONST or u.dtype.kind != "f":
         return None
@@ -100,5 +104,6 @@ def fdiv(u: UOp) -> UOp | None:
 
 
 def trunc(u: UOp) -> UOp | None:
+    """TRUNC of what is whole already."""
     x = u.src[0]
     return x if is_int(x.dtype) or x.op is Ops.TRUNC or (x.op is Ops.CAST and x.src[0].dtype.kind in "iub") else None

@@ -1,6 +1,6 @@
 """Conditions on indices: conjunctions put in order, and what a condition implies for the index it guards.
 
-In: simplified bool expressions. Out: simpler ones; `under_gate(gate, x)` is x simplified with what `gate` says about it.
+In: simplified bool expressions. Out: simpler ones; `under_gate(gate, x)` is x simplified with what `gate` says of it.
 """
 
 from __future__ import annotations
@@ -172,7 +172,8 @@ def _stand_in(x: UOp, low: int, high: int) -> UOp:
 
 
 _GAINS = frozenset({
-    Ops.FLOORDIV, Ops.FLOORMOD, Ops.CDIV, Ops.CMOD, Ops.MAX, Ops.WHERE, Ops.CMPLT, Ops.CMPNE, Ops.CMPEQ, Ops.SHR, Ops.AND,
+    Ops.FLOORDIV, Ops.FLOORMOD, Ops.CDIV, Ops.CMOD, Ops.MAX, Ops.WHERE, Ops.CMPLT, Ops.CMPNE, Ops.CMPEQ, Ops.SHR,
+    Ops.AND,
 })  # fmt: skip
 _COST = {
     Ops.FLOORDIV: 8,
@@ -198,7 +199,7 @@ def _enter(u: UOp) -> bool:
 def under_gate(gate: UOp, x: UOp) -> UOp | None:
     """`x` made cheaper by what `gate` implies where it holds; None where nothing is gained.
 
-    Atoms bounded by the gate are replaced by variables of narrower bounds; for a bounded sum one of its terms is solved for.
+    Atoms bounded by the gate become variables of narrower bounds; for a bounded sum one of its terms is solved for.
     """
     from aril.uop.symbolic import simplify
 

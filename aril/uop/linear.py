@@ -94,7 +94,7 @@ _PAIRS = frozenset({Ops.FLOORDIV, Ops.FLOORMOD})
 def build(terms: Terms, k: int, dtype: DType, final: bool = False) -> UOp:
     """The canonical expression of a sum, of type `dtype`.
 
-    Its parts are marked as simplified where the terms are and cannot combine further (`final`: the caller has combined them).
+    Its parts are marked as simplified where the terms are and cannot combine further (`final`: they have been).
     """
     items = list(terms.items())
     if len(items) > 1:
@@ -206,8 +206,8 @@ def merge(into: Terms, terms: Terms, scale: int) -> None:
 
 
 def divide_poly(terms: Terms, k: int, d: UOp, dtype: DType) -> tuple[Terms, int, Terms, int] | None:
-    """Quotient and remainder of a sum by a symbolic divisor: terms that are multiples of the divisor's leading product are
-    divided, the rest remains. None where nothing divides.
+    """Quotient and remainder of a sum by a symbolic divisor: multiples of its leading product are divided, the rest
+    remains. None where nothing divides.
     """
     parsed = parse(d, dtype)
     if parsed is None or not parsed[0]:

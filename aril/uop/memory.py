@@ -10,6 +10,7 @@ from aril.uop.node import UOp
 
 
 def range(u: UOp) -> UOp | None:
+    """A loop of one turn is 0."""
     end = u.src[0]
     return UOp.const(u.dtype, 0) if end.op is Ops.CONST and end.arg == 1 else None
 
@@ -26,27 +27,29 @@ def closed(u: UOp) -> UOp | None:
     return UOp(u.op, (u.src[0], *left), u.arg, u.dtype, u.tag) if left else u.src[0]
 
 
-def invalid_index(address: UOp) -> bool:
+def _invalid_index(address: UOp) -> bool:
     return address.op is Ops.INDEX and any(i.op is Ops.Invalid for i in address.src[1:])
 
 
 def load(u: UOp) -> UOp | None:
+    """A load that never or always happens, or needs no alternative."""
     address = u.src[0]
-    if invalid_index(address):
+    if _invalid_index(address):
         return u.src[1] if len(u.src) > 1 else UOp.const(u.dtype, 0)
     if len(u.src) == 3 and u.src[2].op is Ops.CONST:
         return UOp(Ops.LOAD, (address,), u.arg, None, u.tag) if u.src[2].arg else u.src[1]
-    if len(u.src) == 2 and address.op is Ops.INDEX and not any(may_be_invalid(i) for i in address.src[1:]):
+    if len(u.src) == 2 and address.op is Ops.INDEX and not any(_may_be_invalid(i) for i in address.src[1:]):
         return UOp(Ops.LOAD, (address,), u.arg, None, u.tag)
     return None
 
 
-def may_be_invalid(i: UOp) -> bool:
+def _may_be_invalid(i: UOp) -> bool:
     return i.op not in (Ops.CONST, Ops.RANGE, Ops.ADD, Ops.MUL, Ops.FLOORDIV, Ops.FLOORMOD, Ops.SPECIAL, Ops.PARAM)
 
 
 def store(u: UOp) -> UOp | None:
-    if invalid_index(u.src[0]) or u.src[1].op is Ops.Invalid:
+    """A store that never or always happens."""
+    if _invalid_index(u.src[0]) or u.src[1].op is Ops.Invalid:
         return UOp(Ops.NOOP)
     if len(u.src) == 3 and u.src[2].op is Ops.CONST:
         return UOp(Ops.STORE, u.src[:2], u.arg, None, u.tag) if u.src[2].arg else UOp(Ops.NOOP)

@@ -26,7 +26,7 @@ class Pat:
     """A shape that nodes may have.
 
     - `op`: an operation, several, or None for any.
-    - `src`: a tuple (these sources in this order), a list (in any order), one Pat (every source fits it), or None (any).
+    - `src`: a tuple (these sources in this order), a list (in any order), one Pat (every source fits it), None (any).
       With `any_src` more sources may follow those listed.
     - `arg`: a value the argument equals; by default any.
     - `dtype`: a type or several.
@@ -235,7 +235,7 @@ class _Compiler:
                 values.append(names[p.name])
             elif p.default is p.empty:
                 raise TypeError(
-                    f"rule {label}: parameter {p.name!r} is not a name of its pattern ({', '.join(sorted(names)) or 'none'})"
+                    f"rule {label}: parameter {p.name!r} is not a name of its pattern ({', '.join(sorted(names))})"
                 )
         self.emit(depth, f"r = {self.bind(fn, 'fn')}({', '.join(values)})")
         self.emit(depth, "if r is not None:")

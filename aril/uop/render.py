@@ -57,8 +57,8 @@ def _node_source(u: UOp, src: list[str]) -> str:
 def to_source(u: UOp) -> str:
     """Python text that builds `u` from the names of `aril.uop`, `dtypes` and `Ops`.
 
-    A small tree is one expression (for `eval`); where nodes are shared or many, lines `x0 = ...` whose last names the graph `root`
-    (for `exec`).
+    A small tree is one expression (for `eval`); where nodes are shared or many, lines `x0 = ...` of which the last
+    names the graph `root` (for `exec`).
     """
     order = list(u.toposort())
     uses: dict[UOp, int] = {}
@@ -98,8 +98,8 @@ def from_source(text: str) -> UOp:
 
 
 _INFIX = {
-    Ops.ADD: "+", Ops.SUB: "-", Ops.MUL: "*", Ops.FDIV: "/", Ops.FLOORDIV: "//", Ops.FLOORMOD: "%", Ops.SHL: "<<", Ops.SHR: ">>",
-    Ops.AND: "&", Ops.OR: "|", Ops.XOR: "^", Ops.CMPLT: "<", Ops.CMPNE: "!=", Ops.CMPEQ: "==",
+    Ops.ADD: "+", Ops.SUB: "-", Ops.MUL: "*", Ops.FDIV: "/", Ops.FLOORDIV: "//", Ops.FLOORMOD: "%", Ops.SHL: "<<",
+    Ops.SHR: ">>", Ops.AND: "&", Ops.OR: "|", Ops.XOR: "^", Ops.CMPLT: "<", Ops.CMPNE: "!=", Ops.CMPEQ: "==",
 }  # fmt: skip
 _CALL = {Ops.RECIPROCAL: "1/", Ops.NEG: "-"}
 
@@ -140,7 +140,7 @@ def _expr(u: UOp, s: list[str]) -> str:
 
 
 def to_expr(u: UOp, limit: int = 4000) -> str:
-    """A readable formula: `(r0*4+r1)`, `buf0[r0]`, `max(a, b)`. Parts past `limit` characters are named `t0`, `t1`, ... before it."""
+    """A readable formula: `(r0*4+r1)`, `buf0[r0]`, `max(a, b)`. Long parts are named on lines before it."""
     text: dict[UOp, str] = {}
     lines: list[str] = []
     for n in u.toposort():

@@ -1,6 +1,6 @@
 """The rewriting engine: applies rules over a whole graph until nothing changes, sources first or uses first.
 
-In: a root, `Rules`, a context they may use. Out: the rewritten root. Iterative, each node once; a cycle of rules is reported.
+In: a root, `Rules`, a context they may use. Out: the rewritten root. Iterative, each node once; cycles are reported.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def add_hook(hook: Callable[[str, UOp, UOp], None]) -> Callable[[], None]:
 def rewrite(root: UOp, rules: Rules, ctx: Any = None, *, top_down: bool = False, name: str = "") -> UOp:
     """`root` with `rules` applied to every node until none fires.
 
-    Bottom-up (default): a node is matched once its sources are final; a replacement is rewritten in turn. Top-down: a node is
-    matched as it stands, again until nothing fires, then its sources are visited; the node rebuilt over them is final.
+    Bottom-up (default): a node is matched once its sources are final; a replacement is rewritten in turn. Top-down: a
+    node is matched as it stands until nothing fires, then its sources are visited; the node over them is final.
     Errors: RewriteError where rules undo each other.
     """
     match = rules.match_tracked if TRACK_REWRITES.value else rules.match

@@ -1,8 +1,8 @@
 """Simplification: every node brought to its canonical, cheapest form. `simplify(u)` is what other rooms call.
 
-In: a graph of any form. Out: the same values with index arithmetic, conditions, constants and casts simplified. Integer rules hold for
-wrapping types, float rules for NaN, infinities and signed zero. A late pass that writes NEG, SUB or CDIV on concrete types is not
-undone; on the weak integer `a - b` is `a + b * -1`, and `not (a < b)` is `b - 1 < a`.
+In: a graph of any form. Out: the same values with index arithmetic, conditions, constants and casts simplified. Integer
+rules hold for wrapping types, float rules for NaN, infinities and signed zero. On the weak integer
+`a - b` is `a + b * -1`; NEG, SUB, CDIV and shifts that a late pass writes on concrete types are not undone.
 """
 
 from __future__ import annotations
@@ -110,8 +110,8 @@ def _operands(u: UOp) -> UOp | None:
     src = u.src
     if not t.weak:
         values = src[1:] if u.op is Ops.WHERE else src
-        strange = any([s.op is Ops.CONST and s.dtype is not t for s in values])
-        if strange and u.op not in _OWN_SECOND and any([s.op is not Ops.CONST and s.dtype is t for s in values]):
+        strange = any(s.op is Ops.CONST and s.dtype is not t for s in values)
+        if strange and u.op not in _OWN_SECOND and any(s.op is not Ops.CONST and s.dtype is t for s in values):
             new = tuple([UOp.const(t, s.arg) if s.op is Ops.CONST and s.dtype is not t else s for s in values])
             return UOp(u.op, (src[0], *new) if u.op is Ops.WHERE else new)
     if u.op in OpGroup.COMMUTATIVE and src[0].op is Ops.CONST and src[1].op is not Ops.CONST:

@@ -1,4 +1,4 @@
-"""Verifiers of the three forms (`docs/ir.md`): tensor, kernel and program. `check(root, form)` raises for an ill-formed node.
+"""Verifiers of the tensor, kernel and program forms (`docs/ir.md`): `check(root, form)` raises for an ill-formed node.
 
 In: a graph and the name of the form it should have. Out: nothing, or a SpecError with the rule that is broken, the
 node, and the line of Python that made it (where origins are recorded). Each form is a table of rules.
@@ -225,8 +225,9 @@ _TENSOR = [
 # --- kernel form ---
 
 _NOT_KERNEL = (OpGroup.MOVEMENT - {Ops.SHRINK}) | {
-    Ops.BIND, Ops.CONTIGUOUS, Ops.CONTIGUOUS_BACKWARD, Ops.DETACH, Ops.COPY, Ops.FUNCTION, Ops.CALL, Ops.TUPLE, Ops.GETTUPLE,
-    Ops.MSTACK, Ops.MSELECT, Ops.UNSHARD, Ops.ALLREDUCE, Ops.CUSTOM_FUNCTION, Ops.LINEAR, Ops.PROGRAM,
+    Ops.BIND, Ops.CONTIGUOUS, Ops.CONTIGUOUS_BACKWARD, Ops.DETACH, Ops.COPY, Ops.FUNCTION, Ops.CALL,
+    Ops.TUPLE, Ops.GETTUPLE, Ops.MSTACK, Ops.MSELECT, Ops.UNSHARD, Ops.ALLREDUCE, Ops.CUSTOM_FUNCTION,
+    Ops.LINEAR, Ops.PROGRAM,
 }  # fmt: skip
 
 
@@ -347,9 +348,9 @@ _KERNEL = [
 # --- program form ---
 
 _IN_PROGRAM = OpGroup.ELEMENTWISE | {
-    Ops.PARAM, Ops.BUFFER, Ops.SPECIAL, Ops.CONST, Ops.STACK, Ops.INDEX, Ops.SHRINK, Ops.LOAD, Ops.STORE, Ops.RANGE, Ops.END, Ops.IF,
-    Ops.ENDIF, Ops.BARRIER, Ops.ATOMIC, Ops.CUSTOM, Ops.CUSTOMI, Ops.WMMA, Ops.SHUFFLE, Ops.INS, Ops.LINEAR, Ops.NOOP, Ops.SINK, Ops.GROUP,
-    Ops.WAIT,
+    Ops.PARAM, Ops.BUFFER, Ops.SPECIAL, Ops.CONST, Ops.STACK, Ops.INDEX, Ops.SHRINK, Ops.LOAD, Ops.STORE,
+    Ops.RANGE, Ops.END, Ops.IF, Ops.ENDIF, Ops.BARRIER, Ops.ATOMIC, Ops.CUSTOM, Ops.CUSTOMI, Ops.WMMA,
+    Ops.SHUFFLE, Ops.INS, Ops.LINEAR, Ops.NOOP, Ops.SINK, Ops.GROUP, Ops.WAIT,
 }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Random index expressions keep their value when they are simplified, at every type, and simplifying twice changes nothing."""
+"""Random index expressions keep their value when they are simplified; simplifying again changes nothing."""
 
 import random
 

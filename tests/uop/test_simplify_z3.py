@@ -1,4 +1,4 @@
-"""Proofs by z3: an expression of wrapping integers and its simplified form are equal for every value of their variables."""
+"""Proofs by z3: an expression of wrapping integers equals its simplified form for every value of its variables."""
 
 import random
 
@@ -76,7 +76,8 @@ def to_z3(u, env, bits):
                 r = v[0] == v[1]
             case Ops.WHERE:
                 r = z3.If(*v)
-            case _: raise NotImplementedError(n.op)  # fmt: skip
+            case _:
+                raise NotImplementedError(n.op)
         done[n] = r
     return done[u]
 
