@@ -5,6 +5,7 @@ In come Python data, arrays and other tensors; nothing is computed until a value
 
 from __future__ import annotations
 
+import itertools
 import sys
 import weakref
 from collections.abc import Iterable
@@ -28,6 +29,7 @@ DeviceLike = Any  # a device's name, or a tuple of names
 
 # Every tensor alive, by identity. Assignments need to know who still reads what they overwrite.
 _live: dict[int, weakref.ref[Tensor]] = {}
+_repeats = itertools.count()  # tells apart assignments that read alike
 # Storage that came from realizing a graph: while the graph's node is alive, another tensor may stand for the same value.
 _came_from: weakref.WeakKeyDictionary[UOp, weakref.ref[UOp]] = weakref.WeakKeyDictionary()
 
@@ -57,7 +59,7 @@ class Tensor(TensorIndexing, CreationMixin, RandomMixin, OpMixin):
     grad: Tensor | None
     _device: DeviceLike | None
     _is_param: bool | None
-    _history: UOp | None  # of a realized scalar: the graph it came from, so that backward() works after item()
+    _history: UOp | None  # the graph a realized value came from, so that gradients flow through it while it is held
 
     _always_concrete = True
 
@@ -364,7 +366,7 @@ class Tensor(TensorIndexing, CreationMixin, RandomMixin, OpMixin):
         These are the tensors marked with `is_param_()`; where there is none among them, the float tensors made from data.
         Errors: RuntimeError where it depends on nothing of either kind.
         """
-        root = _with_assignments_done(self._history or self.uop)
+        root = _with_history(self, ())
         inside = toposort((root,))
         found = [
             t
@@ -399,7 +401,7 @@ class Tensor(TensorIndexing, CreationMixin, RandomMixin, OpMixin):
         for t in (self, *targets):
             if t.dtype.kind != "f":
                 raise TypeError(f"gradient: only floats have one, not {t.dtype.name}")
-        root = _with_assignments_done(self._history or self.uop)
+        root = _with_history(self, targets)
         seed = UOp.const(root.dtype, 1.0) if gradient is None else gradient.cast(self.dtype).uop
         out = differentiate(root, seed, [t.uop for t in targets])
         return [
@@ -446,6 +448,8 @@ class Tensor(TensorIndexing, CreationMixin, RandomMixin, OpMixin):
         """Store `value` at `view`, a view of this tensor's storage; this tensor and other views follow."""
         base = _storage_base(view)
         new = base.after(view.store(value))
+        if new.storage is not None:  # the same step done before (x.assign(x * 2) again), its node still alive: do it anew
+            new = UOp(Ops.AFTER, new.src, tag=next(_repeats))
         for t in _alive():
             if t.uop is base or (_is_storage_view(t.uop) and _storage_base(t.uop) is base):
                 t.uop = t.uop.substitute({base: new})
@@ -473,13 +477,7 @@ def realize(tensors: Iterable[Tensor]) -> None:
         old = t.uop
         if old is new:
             continue
-        if (
-            GRAD.value
-            and t._history is None
-            and t.dtype.kind == "f"
-            and _elements(old.shape) == 1
-            and old.op is not Ops.AFTER
-        ):
+        if GRAD.value and t.dtype.kind == "f" and not _is_storage_view(old):
             t._history = old
         base = new.base
         if base.op is Ops.BUFFER and not _is_storage_view(old):
@@ -572,10 +570,22 @@ def _is_flat(u: UOp) -> bool:
     return u.op is Ops.BUFFER
 
 
-def _with_assignments_done(root: UOp) -> UOp:
-    """The graph with assignments that have run replaced by the memory they wrote, as the tensors themselves are."""
-    done = {u: u.storage for u in root.toposort() if u.op is Ops.AFTER and u.storage is not None}
-    return root.substitute(done)
+def _with_history(root: Tensor, targets: tuple[Tensor, ...]) -> UOp:
+    """The graph of `root` as it was before parts of it were realized, as far as tensors still held remember; targets as they
+    are now, and assignments that have run as the memory they wrote."""
+    known = {t.uop: t._history for t in _alive() if t._history is not None and _is_flat(t.uop)}
+    own = {t.uop.base for t in targets}
+    before = {u.base: h._reshape((u.base.arg.size,)) for u, h in known.items() if u.base not in own}
+    now = {t._history: t.uop for t in targets if t._history is not None}
+    graph = root._history if root._history is not None and root.uop.base not in own else root.uop
+    while True:
+        order = graph.toposort()
+        mapping = {u: now[u] for u in order if u in now}
+        mapping |= {u: before[u] for u in order if u in before}
+        mapping |= {u: u.storage for u in order if u.op is Ops.AFTER and u.storage is not None}
+        if not mapping:
+            return graph
+        graph = graph.substitute(mapping)
 
 
 def _elements(shape: tuple[Any, ...]) -> int:

@@ -44,9 +44,12 @@ def normalize(roots: list[UOp], devices: tuple[str, ...] | None = None) -> Norma
             if u.op is Ops.GETTUPLE and u.src[0].op is Ops.FUNCTION:
                 done[u] = done[u.src[0]][u.arg]
                 continue
-            done[u] = u.with_src(tuple([done[s] for s in u.src]))
-            if u.op is Ops.AFTER:
+            sources = tuple([done[s] for s in u.src])
+            if u.op is Ops.AFTER:  # its tag only tells it from one of the same reading that has run
                 effects.append(u)
+                done[u] = UOp(Ops.AFTER, sources)
+            else:
+                done[u] = u.with_src(sources)
         elif u.op is Ops.BUFFER:
             done[u] = UOp(Ops.PARAM, (), u.arg._replace(slot=len(buffers)), u.dtype)
             buffers.append(u)
