@@ -50,18 +50,32 @@ def call(results: Sequence[UOp], inputs: Sequence[UOp], args: Sequence[UOp], arg
 
 def _free_of(results: Sequence[UOp], inputs: set[UOp]) -> list[UOp]:
     """The largest parts of a body that depend on no input and on some storage, in the order met."""
-    order = UOp(Ops.TUPLE, tuple(results)).toposort(lambda u: u not in inputs)
     bound: set[UOp] = set(inputs)  # depends on an input
     stored: set[UOp] = set()  # depends on storage other than the inputs
-    for u in order:
-        if u in inputs:
+    used: list[UOp] = []  # by what depends on an input
+    done: set[UOp] = set(inputs)
+    stack: list[tuple[UOp, bool]] = [(r, False) for r in reversed(results)]
+    while stack:
+        u, visited = stack.pop()
+        if u in done:
             continue
-        if any(s in bound for s in u.src):
+        sources = outer_sources(u)
+        if not visited:
+            stack.append((u, True))
+            stack.extend([(s, False) for s in reversed(sources) if s not in done])
+            continue
+        done.add(u)
+        if any(s in bound for s in sources):
             bound.add(u)
-        if u.op in OpGroup.STORAGE and not u.is_variable or any(s in stored for s in u.src):
+            used += sources
+        if u.op in OpGroup.STORAGE and not u.is_variable or any(s in stored for s in sources):
             stored.add(u)
-    used = [s for u in order if u in bound and u not in inputs for s in u.src] + list(results)
-    return list(dict.fromkeys([s for s in used if s in stored and s not in bound]))
+    return list(dict.fromkeys([s for s in (*used, *results) if s in stored and s not in bound]))
+
+
+def outer_sources(u: UOp) -> tuple[UOp, ...]:
+    """The sources of a node in the graph it stands in: of a call its arguments, not its body."""
+    return u.src[1:] if u.op is Ops.FUNCTION else u.src
 
 
 def bind(node: UOp, args: Sequence[UOp]) -> tuple[UOp, ...]:
@@ -78,7 +92,7 @@ def inline(root: UOp) -> UOp:
         u, visited = stack.pop()
         if u in done:
             continue
-        sources = u.src[1:] if u.op is Ops.FUNCTION else u.src
+        sources = outer_sources(u)
         if not visited and sources:
             stack.append((u, True))
             stack.extend([(s, False) for s in reversed(sources) if s not in done])
