@@ -70,6 +70,9 @@ def compare(u: UOp) -> UOp | None:
         return None
     if a is b:
         return UOp.const(dtypes.bool, u.op is Ops.CMPEQ)
+    for i, s in enumerate(u.src):
+        if s.op is Ops.CAST and s.src[0].dtype is dtypes.bool and u.src[1 - i].op is Ops.CONST:
+            return _of_bool(u, i, t)
     d = difference(a, b, t)
     if d is None:
         return None
@@ -96,6 +99,18 @@ def _compare_bool(u: UOp) -> UOp | None:
     if a.op in (Ops.CMPNE, Ops.CMPEQ) and a.src[0].dtype.kind != "b":
         return UOp(Ops.CMPEQ if a.op is Ops.CMPNE else Ops.CMPNE, a.src)
     return UOp(Ops.CMPNE, (a, TRUE)) if u.op is Ops.CMPEQ else None
+
+
+def _of_bool(u: UOp, i: int, t: DType) -> UOp:
+    """A comparison of a bool, cast to an integer, with a constant."""
+    results = []
+    for value in (0, 1):
+        other = wrap(u.src[1 - i].arg, t)
+        results.append(exec_alu(u.op, dtypes.bool, (value, other) if i == 0 else (other, value)))
+    if results[0] == results[1]:
+        return UOp.const(dtypes.bool, bool(results[0]))
+    x = u.src[i].src[0]
+    return x if results[1] else negation(x)
 
 
 def _sides(terms: Terms, k: int, t: DType) -> tuple[UOp, UOp] | None:

@@ -23,8 +23,6 @@ def cast(u: UOp) -> UOp | None:
         return UOp.const(to, x.arg)
     if x.op is Ops.Invalid:
         return UOp.invalid(to)
-    if to.kind == "b" and x.dtype.kind in "iu":
-        return UOp(Ops.CMPNE, (x, UOp.const(x.dtype, 0)))
     if x.op is Ops.CAST:
         y = x.src[0]
         if _holds(x.dtype, y) and _same_cast(x.dtype, y, to):
@@ -38,6 +36,8 @@ def cast(u: UOp) -> UOp | None:
             and to.bits <= x.dtype.bits
         ):
             return y.cast(to)  # of a wrapped number only the low bits count
+    if to.kind == "b" and is_int(x.dtype):
+        return UOp(Ops.CMPNE, (x, UOp.const(x.dtype, 0)))
     if x.op is Ops.WHERE and x.src[2].op is Ops.Invalid:
         return UOp(Ops.WHERE, (x.src[0], x.src[1].cast(to), UOp.invalid(to)))
     return None
