@@ -486,8 +486,9 @@ def realize(tensors: Iterable[Tensor]) -> None:
         if t._device is None:
             t._device = new.device
     for t in _alive():
-        if t.uop.op is Ops.AFTER and t.uop.storage is not None:
-            t.uop = realized_view(t.uop)
+        base = _storage_base(t.uop)
+        if base.op is Ops.AFTER and base.storage is not None:
+            t.uop = t.uop.substitute({base: realized_view(base)})
 
 
 def _alive() -> list[Tensor]:
@@ -512,7 +513,7 @@ def _readers_of_overwritten(roots: list[UOp], chosen: set[int]) -> list[Tensor]:
             stale[u] = u in written
         elif u in last:
             stale[u] = False
-        elif u.storage is not None and u.op is not Ops.AFTER:
+        elif u.storage is not None:
             stale[u] = _bottom(u.storage) in written
         else:
             stale[u] = any([stale[s] for s in u.src])
@@ -528,7 +529,7 @@ def _readers_of_overwritten(roots: list[UOp], chosen: set[int]) -> list[Tensor]:
 def _bottom(u: UOp) -> UOp:
     """The storage at the bottom of a view and of the assignments to it."""
     while u.op not in OpGroup.STORAGE and u.src:
-        u = u.src[0]
+        u = u.storage if u.op is Ops.AFTER and u.storage is not None else u.src[0]
     return u
 
 

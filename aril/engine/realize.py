@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 import weakref
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -105,12 +106,52 @@ def realize_uops(uops: list[UOp], devices: list[str | None] | None = None) -> li
     buffers: list[Buffer | None] = [storage_of(b) for b in normal.buffers]
     made = run(executable(steps, Device.DEFAULT), buffers, normal.values)
     nodes: dict[UOp, UOp] = {}
-    for root, result in zip(roots, steps.results, strict=True):
-        root.storage = _restore(result, normal.buffers, made, steps, nodes)
+    # What was written goes on under a new node over the same memory: nodes over the old one that hold a computed value
+    # (`x * 2`, still alive) are never found for the new contents.
+    fresh: dict[UOp, UOp] = {}
     for effect in normal.effects:
         if effect.storage is None:
-            effect.storage = _resolve(effect.src[0])
+            view = _resolve(effect.src[0])
+            if view.base.op is Ops.BUFFER and view.base not in fresh.values():
+                _alias(view.base, fresh)
+            effect.storage = view.substitute(fresh)
+    for root, result in zip(roots, steps.results, strict=True):
+        root.storage = _restore(result, normal.buffers, made, steps, nodes).substitute(fresh)
     return [realized_view(u) for u in out]
+
+
+def _alias(buffer: UOp, fresh: dict[UOp, UOp]) -> None:
+    if buffer not in fresh:
+        memory = storage_of(buffer)
+        fresh[buffer] = node = UOp.new_buffer(buffer.arg.device, buffer.arg.size, buffer.dtype)
+        node.storage = memory
+        if local.capture is not None and any(memory is b for b in local.capture.made):
+            local.capture.nodes.append((weakref.ref(node), memory))
+
+
+# A realized node keeps the view that stands for it, so that graphs which share it do not compute it again. Nodes are hash-consed: a graph built
+# after a buffer was written is the same node as one built before. So a write makes every node forget that was computed from the buffer.
+_computed_from: weakref.WeakKeyDictionary[Buffer, list[weakref.ref[UOp]]] = weakref.WeakKeyDictionary()
+
+
+def _remember(root: UOp, buffers: Iterable[Buffer | None]) -> None:
+    ref = weakref.ref(root)
+    for b in buffers:
+        if b is not None:
+            refs = _computed_from.setdefault(b.base or b, [])
+            refs.append(ref)
+            if len(refs) >= 64 and len(refs) & (len(refs) - 1) == 0:
+                refs[:] = [r for r in refs if r() is not None]
+
+
+def overwritten(buffers: Iterable[Buffer | None]) -> None:
+    """Forget the realized values that were computed from these buffers: their contents have changed."""
+    for b in buffers:
+        if b is not None:
+            for ref in _computed_from.pop(b.base or b, ()):
+                node = ref()
+                if node is not None:
+                    node.storage = None
 
 
 def _resolve(view: UOp) -> UOp:
