@@ -95,7 +95,9 @@ def compile_body(body: UOp, renderer: Any, target: Any) -> tuple[bytes, dict[str
     from aril.codegen import compile_kernel
     from aril.schedule.lower import lower
 
-    program = compile_kernel(lower(body), renderer)
+    # What simplifies away (x * 0) leaves a buffer unused that the launch still passes.
+    nbufs = 1 + max([u.arg.slot for u in body.toposort() if u.op is Ops.PARAM and not u.is_variable], default=-1)
+    program = compile_kernel(lower(body), renderer, nbufs)
     binary = renderer.compile(program) if hasattr(renderer, "compile") else _compile_source(program.source, target)
     facts = {
         "name": program.name, "nbufs": program.nbufs, "variables": [v.arg.name for v in program.variables],
@@ -249,7 +251,9 @@ def _interpreted(body: UOp, device: str, renderer: Any) -> Loaded:
     from aril.codegen import compile_kernel
     from aril.schedule.lower import lower
 
-    program = compile_kernel(lower(body), renderer)
+    # What simplifies away (x * 0) leaves a buffer unused that the launch still passes.
+    nbufs = 1 + max([u.arg.slot for u in body.toposort() if u.op is Ops.PARAM and not u.is_variable], default=-1)
+    program = compile_kernel(lower(body), renderer, nbufs)
     loaded = Device[device].load_program(program)  # type: ignore[attr-defined]
     names = tuple([v.arg.name for v in program.variables])
     return Loaded(program.name, loaded, names, program.chunks, program.estimates, device)

@@ -145,13 +145,16 @@ def _remember(root: UOp, buffers: Iterable[Buffer | None]) -> None:
 
 
 def overwritten(buffers: Iterable[Buffer | None]) -> None:
-    """Forget the realized values that were computed from these buffers: their contents have changed."""
-    for b in buffers:
-        if b is not None:
-            for ref in _computed_from.pop(b.base or b, ()):
-                node = ref()
-                if node is not None:
-                    node.storage = None
+    """Forget the realized values that were computed from these buffers: their contents have changed. What was computed from those
+    values in turn is forgotten with them."""
+    stack = [b.base or b for b in buffers if b is not None]
+    while stack:
+        for ref in _computed_from.pop(stack.pop(), ()):
+            node = ref()
+            if node is not None and node.storage is not None:
+                b = storage_of(node.storage.base)
+                stack.append(b.base or b)
+                node.storage = None
 
 
 def _resolve(view: UOp) -> UOp:
