@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from aril.dtype import DType, PyScalar, dtypes
 from aril.ops import Ops
 from aril.codegen.expand import broadcast, combine, lanes_of
-from aril.uop.args import AddrSpace, RangeArg
+from aril.uop.args import AddrSpace, AxisType, RangeArg
 from aril.uop.node import UOp
 
 
@@ -149,7 +149,9 @@ def separate(sink: UOp) -> UOp:
         for s in u.src:
             bits |= below[s]
         src = tuple([done[s] for s in u.src])
-        own = frozenset(s for s in u.src[1:] if s.op is Ops.RANGE) if u.op in (Ops.REDUCE, Ops.END) else frozenset()
+        own: frozenset[UOp] = frozenset()
+        if u.op in (Ops.REDUCE, Ops.END):  # nests share the launch index
+            own = frozenset(s for s in u.src[1:] if s.op is Ops.RANGE and s.arg.kind is not AxisType.GLOBAL)
         if own:
             index = -1
             if u.op is Ops.REDUCE:
