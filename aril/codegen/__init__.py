@@ -81,8 +81,8 @@ def lower_kernel(sink: UOp, renderer: Renderer) -> UOp:
     return sink
 
 
-def compile_kernel(sink: UOp, renderer: Renderer) -> Program:
-    """Optimise, lower and render the kernel-form SINK `sink` for a target.
+def compile_kernel(sink: UOp, renderer: Renderer, nbufs: int = 0) -> Program:
+    """Optimise, lower and render the kernel-form SINK `sink` for a target. `nbufs`: buffers it is given, used or not.
 
     Errors: StepError where `opts_to_apply` do not fit the kernel; RenderError where the target cannot do something.
     """
@@ -94,7 +94,8 @@ def compile_kernel(sink: UOp, renderer: Renderer) -> Program:
         check(sink, "kernel")
     info = sink.arg if isinstance(sink.arg, KernelInfo) else KernelInfo()
     name = info.name or f"kernel_{sink.digest.hex()[:12]}"
-    nbufs = 1 + max([u.arg.slot for u in sink.toposort() if u.op is Ops.PARAM and not u.is_variable], default=-1)
+    used = 1 + max([u.arg.slot for u in sink.toposort() if u.op is Ops.PARAM and not u.is_variable], default=-1)
+    nbufs = max(nbufs, used)
     estimates = info.estimates or estimate(sink)
     low = lower_kernel(sink, renderer)
     linear = linearize(low)
