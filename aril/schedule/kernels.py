@@ -338,6 +338,17 @@ def _merge(drafts: list[Draft], owner: dict[UOp, Draft], fusion: Fusion, rep: di
                     continue
                 join(producer, b, True)
                 changed = True
+        for b in list(alive):
+            # A kernel that must read a storage before this one writes it can do so in the same turn of the loops.
+            for r in list(b.deps) if b in alive and not b.copy else ():
+                if r not in alive or r.copy or r.has_reduce or b.has_reduce or not _same_space(r, b) or path(r, b):
+                    continue
+                targets = [m.src[0] for m in b.members if m.op is Ops.STORE]
+                if _waits_only_for_writes(r, b, where) and not any(
+                    _reads_elsewhere(v, t, fusion) for t in targets for m in r.members for v in (m.src[1:2] if m.op is Ops.STORE else m.src)
+                ):
+                    join(r, b, False)
+                    changed = True
         groups: dict[Any, list[Draft]] = {}
         for d in alive:
             if not d.copy and not d.has_contraction and (not d.has_reduce or d.reduce_key is not None):
@@ -349,6 +360,11 @@ def _merge(drafts: list[Draft], owner: dict[UOp, Draft], fusion: Fusion, rep: di
                         join(a, b, False)
                         changed = True
     return list(alive)
+
+
+def _waits_only_for_writes(r: Draft, b: Draft, where: dict[UOp, Draft]) -> bool:
+    """Whether `b` comes after `r` because of what `r` reads, not because of what it makes."""
+    return not any(_producer(n, where) is r for n in b.reads)
 
 
 def _producer(n: UOp, where: dict[UOp, Draft]) -> Draft | None:
