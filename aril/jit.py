@@ -15,7 +15,7 @@ from aril.engine.realize import Capture, local, realize_uops, storage_of
 from aril.engine.replay import Batch
 from aril.ops import OpGroup, Ops
 from aril.schedule.prepare import is_flat_view
-from aril.tensor import Tensor
+from aril.tensor import Tensor, renew
 from aril.uop import UOp
 
 P = ParamSpec("P")
@@ -41,11 +41,14 @@ class _Input:
 class _Captured:
     """One captured batch with what it expects and how its results are rebuilt."""
 
-    __slots__ = ("batch", "fresh", "outputs", "signature", "template")
+    __slots__ = ("batch", "fresh", "outputs", "runs", "signature", "state", "template", "written_inputs")
 
     def __init__(self, signature: tuple[Any, ...], batch: Batch, template: Any, outputs: list[tuple[UOp, int | None]], fresh: list[Buffer]) -> None:
         self.signature, self.batch, self.template = signature, batch, template
         self.outputs, self.fresh = outputs, fresh
+        self.state: dict[int, Buffer] = {}  # memory from outside that the batch writes, by identity
+        self.written_inputs: list[int] = []
+        self.runs = -1  # `local.runs` when the nodes of what is written were last renewed
 
 
 def _flatten(x: Any, path: str, tensors: list[Tensor], key: list[Any], values: dict[str, int]) -> None:
@@ -179,10 +182,17 @@ class Jit(Generic[P, R]):
         del new_args, new_kwargs, stand_ins
         kept |= capture.held() - {id(b) for b in fresh}
         batch = Batch(capture, aliases, fresh, kept)
-        self.captured = _Captured(signature, batch, out, outputs, fresh)
+        self.captured = c = _Captured(signature, batch, out, outputs, fresh)
+        for launch in capture.launches:
+            for b in launch.buffers[: launch.item.outputs]:
+                if id(b) in number:
+                    c.written_inputs.append(number[id(b)])
+                elif id(b) not in made:
+                    c.state[id(b)] = b
         for t, (uop, which) in zip(results, outputs, strict=True):  # the caller's inputs come back as themselves
             if which is not None and which < len(aliases):
                 t.uop = uop.substitute({uop.base: tensors[which].uop.base})
+        renew([*c.state.values(), *[inputs[i] for i in c.written_inputs]])
         return out
 
     # --- replay ---
@@ -194,10 +204,17 @@ class Jit(Generic[P, R]):
         fresh = [Buffer(b.device, b.size, b.dtype) for b in c.fresh]
         buffers = inputs + fresh
         c.batch.run(buffers, values)
+        if c.runs != local.runs:  # something was computed from the old contents and may still be found by its graph
+            renew([*c.state.values(), *[inputs[i] for i in c.written_inputs]])
+            c.runs = local.runs
         nodes: dict[int, UOp] = {}
         results = []
         for uop, which in c.outputs:
             if which is None:
+                if id(uop.base.storage) in c.state:
+                    node = UOp.new_buffer(uop.base.arg.device, uop.base.arg.size, uop.dtype)
+                    node.storage = uop.base.storage
+                    uop = uop.substitute({uop.base: node})
                 results.append(Tensor(uop))
                 continue
             if which not in nodes:

@@ -34,6 +34,9 @@ _repeats = itertools.count()  # tells apart assignments that read alike
 _came_from: weakref.WeakKeyDictionary[UOp, weakref.ref[UOp]] = weakref.WeakKeyDictionary()
 
 
+_UNSIGNED = {1: dtypes.uint8, 2: dtypes.uint16, 4: dtypes.uint32, 8: dtypes.uint64}
+
+
 def _forget(ref: weakref.ref[Tensor], live: Any = _live) -> None:
     key = ref.key  # type: ignore[attr-defined]
     if live.get(key) is ref:
@@ -221,11 +224,19 @@ class Tensor(TensorIndexing, CreationMixin, RandomMixin, OpMixin):
     def bitcast(self, dtype: DTypeLike) -> Tensor:
         """The same bits as `dtype`; with another size of elements the last axis changes. ValueError where it does not divide."""
         d, old = to_dtype(dtype), self.dtype
-        if d.itemsize != old.itemsize and (
-            not self.shape or self.shape[-1] * old.itemsize % d.itemsize or (d.kind == "b") != (old.kind == "b")
-        ):
+        if d.itemsize == old.itemsize:
+            return Tensor._new(self.uop.bitcast(d), self._device)
+        if not self.shape or self.shape[-1] * old.itemsize % d.itemsize or "b" in (d.kind, old.kind):
             raise ValueError(f"bitcast: a last axis of shape {self.shape} {old.name} does not divide into {d.name}")
-        return Tensor._new(self.uop.bitcast(d), self._device)
+        small, wide = (_UNSIGNED[size] for size in sorted((d.itemsize, old.itemsize)))
+        parts = wide.itemsize // small.itemsize
+        place = self._iota(parts).cast(wide) * small.bits
+        bits = self.bitcast(_UNSIGNED[old.itemsize])
+        if d.itemsize < old.itemsize:  # the low part first, as it lies in memory
+            out = (bits.unsqueeze(-1) >> place).cast(small).flatten(-2)
+        else:
+            out = (bits.reshape(*self.shape[:-1], -1, parts).cast(wide) << place).sum(-1)
+        return out.bitcast(d)
 
     def alu(self, op: Ops, *src: Tensor) -> Tensor:
         """The elementwise node `op` of values of one dtype and shape: for those who write operations."""
@@ -489,6 +500,21 @@ def realize(tensors: Iterable[Tensor]) -> None:
         base = _storage_base(t.uop)
         if base.op is Ops.AFTER and base.storage is not None:
             t.uop = t.uop.substitute({base: realized_view(base)})
+
+
+def renew(written: Iterable[Buffer]) -> None:
+    """Put new nodes in place of those over memory that was written without the graph (a replay), in every tensor: values
+    computed from the old contents stay with the old nodes."""
+    memory = {id(b) for b in written}
+    fresh: dict[UOp, UOp] = {}
+    for t in _alive():
+        base = _storage_base(t.uop)
+        if base.op is Ops.BUFFER and base.storage is not None and id(base.storage) in memory:
+            if base not in fresh:
+                fresh[base] = UOp.new_buffer(base.arg.device, base.arg.size, base.dtype)
+                fresh[base].storage = base.storage
+            t.uop = t.uop.substitute({base: fresh[base]})
+            t._history = None
 
 
 def _alive() -> list[Tensor]:

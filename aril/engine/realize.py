@@ -58,6 +58,7 @@ class Capture:
 
 class _Local(threading.local):
     capture: Capture | None = None
+    runs: int = 0  # how often values were computed and kept at their nodes
 
 
 local = _Local()
@@ -105,6 +106,7 @@ def realize_uops(uops: list[UOp], devices: list[str | None] | None = None) -> li
     steps = schedule(normal.graph, len(normal.buffers))
     buffers: list[Buffer | None] = [storage_of(b) for b in normal.buffers]
     made = run(executable(steps, Device.DEFAULT), buffers, normal.values)
+    local.runs += 1
     nodes: dict[UOp, UOp] = {}
     # What was written goes on under a new node over the same memory: nodes over the old one that hold a computed value
     # (`x * 2`, still alive) are never found for the new contents.
