@@ -15,7 +15,9 @@ from aril.codegen.linearize import LinearizeError, linearize
 from aril.codegen.typing import assign_types, fuse_mulacc
 from aril.dtype import dtypes
 from aril.ops import Ops
+from aril.renderer.llvm import LLVMRenderer
 from aril.runtime.llvm import compile_ir_to_asm
+from aril.runtime.target import HostTarget
 from aril.uop.args import AddrSpace, AxisType
 from aril.uop.node import UOp
 from tests.renderer.run_llvm import HOST, run
@@ -125,7 +127,7 @@ def tile(rows: int, cols: int, lanes: int, k: int, grid: int) -> UOp:
 
 
 @pytest.mark.parametrize(("rows", "cols", "lanes"), [(6, 16, 8), (14, 32, 16), (3, 8, 4)])
-def test_a_tile_of_accumulators_stays_in_registers(rows: int, cols: int, lanes: int) -> None:
+def test_a_tile_of_accumulators(rows: int, cols: int, lanes: int) -> None:
     k, grid = 40, 3
     uops = program(tile(rows, cols, lanes, k, grid))
     rng = np.random.default_rng(1)
@@ -134,13 +136,26 @@ def test_a_tile_of_accumulators_stays_in_registers(rows: int, cols: int, lanes: 
     run(uops, out, x, y)
     bound = 4 * np.finfo(np.float32).eps * (1 + np.log2(k)) * (abs(x).astype(np.float64) @ abs(y))
     assert (abs(out - x.astype(np.float64) @ y) <= bound).all()
-    if HOST.arch != "x86_64" or not HOST.has_fma or lanes * 4 > HOST.vector_bytes:
-        return
-    if rows * cols // lanes + 4 > HOST.vector_registers:
-        return
-    body = innermost(compile_ir_to_asm(HOST.render("tile", uops)))
-    assert len(re.findall(r"\bvfmadd\w*ps\b", body)) == rows * cols // lanes
+
+
+AVX2 = HostTarget(cpu="haswell", vector_bytes=32, vector_registers=16)
+AVX512 = HostTarget(cpu="skylake-avx512", vector_bytes=64, vector_registers=32)
+
+
+@pytest.mark.parametrize(
+    ("target", "rows", "cols", "lanes"),
+    [(AVX2, 6, 16, 8), (AVX2, 6, 16, 16), (AVX2, 4, 24, 8), (AVX512, 14, 32, 16), (AVX512, 12, 32, 16)],
+)
+def test_the_inner_loop_of_a_tile_is_loads_and_multiply_adds(
+    target: HostTarget, rows: int, cols: int, lanes: int
+) -> None:
+    renderer = LLVMRenderer(vector_bytes=target.vector_bytes, vector_registers=target.vector_registers)
+    body = innermost(compile_ir_to_asm(renderer.render("tile", program(tile(rows, cols, lanes, 40, 3))), target))
+    width = target.vector_bytes // 4
+    assert len(re.findall(r"\bvfmadd\w*ps\b", body)) == rows * cols // width
+    assert len(re.findall(r"\bvbroadcastss\b", body)) == rows
     assert "rsp" not in body and "rbp" not in body, "spilled to the stack"
+    assert body.count("\n") <= rows * cols // width + rows + cols // width + 4
 
 
 def innermost(asm: str) -> str:
