@@ -284,6 +284,10 @@ class MovementMixin(ElementwiseMixin):
         """out[.., o (axis), .., k (new last)] = x[.., o * step + k * dilation, ..]: EXPAND, SHEAR, then every step-th."""
         n = self.shape[axis]
         count = (n - dilation * (size - 1) - 1) // step + 1
+        if step == size and dilation == 1:  # no element lies in two windows: each window is a row of a reshape
+            x = self._shrink(tuple([(0, count * size) if i == axis else (0, d) for i, d in enumerate(self.shape)]))
+            x = x._reshape((*self.shape[:axis], count, size, *self.shape[axis + 1 :]))
+            return x._permute((*range(axis + 1), *range(axis + 2, x.ndim), axis + 1))
         wide = self._reshape((*self.shape, 1))._expand((*self.shape, size))
         return wide._shear(axis, self.ndim, dilation, 0, (count - 1) * step + 1)._every(axis, step)
 

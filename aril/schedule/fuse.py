@@ -69,6 +69,7 @@ class Fusion:
     loops: dict[UOp, list[Loop]] = field(default_factory=dict)  # the loops of each stored value's kernel, outermost first
     signature: dict[UOp, Signature] = field(default_factory=dict)  # the same, axis by axis
     contraction: dict[UOp, UOp] = field(default_factory=dict)  # kernel -> the one contraction fused into it
+    reduces: set[UOp] = field(default_factory=set)  # kernels that some reduction is fused into
 
 
 def concrete(d: sint) -> int:
@@ -278,8 +279,10 @@ def _should_store(u: UOp, fusion: Fusion, stops: dict[UOp, None]) -> bool:
             return True
         kernel, ways = next(iter(uses.items()))
         contraction = is_contraction(u)
-        if contraction and kernel in fusion.contraction or not _fits_reader(u, ways, fusion.loops[kernel], contraction, stops):
+        # A contraction's loops are tiled; another reduction beside it would be gone through once a tile.
+        if kernel in fusion.contraction or contraction and kernel in fusion.reduces or not _fits_reader(u, ways, fusion.loops[kernel], contraction, stops):
             return True
+        fusion.reduces.add(kernel)
         if contraction:
             fusion.contraction[kernel] = u
     if len(uses) == 1 and evaluations[0] <= count:

@@ -16,6 +16,7 @@ from aril.schedule.prepare import is_flat_view
 from aril.uop import KernelInfo, ParamArg, UOp
 from aril.uop.node import view_flat
 
+BUNDLED_ELEMENTS = 1 << 16  # larger nests are worth a launch of their own
 NESTS_PER_KERNEL = 32  # independent loop nests that one launch may hold
 
 
@@ -401,7 +402,7 @@ def _bundle(drafts: list[Draft]) -> list[Draft]:
     open_bundles: list[Draft] = []
     gone: dict[Draft, Draft] = {}
     for d in reversed(order):
-        if d.has_reduce or d.copy:
+        if d.has_reduce or d.copy or math.prod(concrete(x) for x in d.shape) > BUNDLED_ELEMENTS:
             continue
         latest = min([position[u] for u in users[d]], default=len(order))
         for host in open_bundles:
