@@ -40,7 +40,7 @@ def _operations(sink: UOp) -> sint:
             live, weight = u.ranges, 2 if u.op is Ops.MULACC else 1
         else:
             continue
-        lanes = math.prod([int(n) for n in u.shape])
+        lanes = int(u.shape[0]) if u.shape else 1  # type: ignore[arg-type]
         totals[live] = totals.get(live, 0) + weight * lanes
     return _total([_times(count, live) for live, count in totals.items()])
 
@@ -98,7 +98,7 @@ def _footprint(memory: UOp, addresses: list[UOp]) -> sint:
     seen = set()
     for address in dict.fromkeys(addresses):
         index = split_gate(address.src[1])[0] if len(address.src) > 1 else UOp.lift(int(address.arg[0]))
-        lanes = int(address.shape[0]) if address.shape else 1
+        lanes = int(address.shape[0]) if address.shape else 1  # type: ignore[arg-type]
         form = linear(index, {})
         spans = sorted((abs(scale), atom.bounds[1] - atom.bounds[0] + 1) for atom, scale in form.terms.items())
         first = form.const + sum(min(scale * v for v in atom.bounds) for atom, scale in form.terms.items())
