@@ -32,7 +32,7 @@ def _float_max(a: float, b: float) -> float:
 
 def _exp2(x: float) -> float:
     try:
-        return 2.0**x
+        return math.pow(2.0, x)
     except OverflowError:
         return math.inf
 

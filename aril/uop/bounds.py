@@ -118,6 +118,8 @@ def _or(a: Bounds, b: Bounds, dtype: DType) -> Bounds:
 def _xor(a: Bounds, b: Bounds, dtype: DType) -> Bounds:
     if a[0] >= 0 and b[0] >= 0:
         return (0, (1 << max(int(a[1]).bit_length(), int(b[1]).bit_length())) - 1)
+    if b == (-1, -1):  # all bits inverted: -x - 1
+        return (-a[1] - 1, -a[0] - 1)
     return full(dtype)
 
 

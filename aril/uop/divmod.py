@@ -49,13 +49,10 @@ def _reduce(terms: Terms, k: int, c: int, dtype: DType) -> tuple[Terms, int, int
     k %= c
     m = _window(rest, k, c)
     if m is None and rest:
-        for flip in (
-            lambda r: r - c if 2 * r > c else r + c if 2 * r < -c else r,
-            lambda r: r % c,
-            lambda r: r % c - c,
-        ):
-            other = {atom: flip(r) for atom, r in rest.items()}
-            if other != rest and (found := _window(other, k, c)) is not None:
+        nearest = {atom: r - c if 2 * r > c else r + c if 2 * r < -c else r for atom, r in rest.items()}
+        for other in (nearest, {a: r % c for a, r in rest.items()}, {a: r % c - c for a, r in rest.items()}):
+            found = _window(other, k, c) if other != rest else None
+            if found is not None:
                 rest, m = other, found
                 break
     return rest, k, m

@@ -148,7 +148,7 @@ def _drop_implied(conditions: list[UOp]) -> list[UOp]:
         mapping = _stand_ins({x: r for x, r in facts[0].items() if _is_atom(x)})
         if not mapping:
             continue
-        there = c.substitute(mapping)
+        there = _replace(c, mapping)
         if there is not c and simplify(there) is TRUE:
             kept.remove(c)
     return kept
@@ -196,6 +196,18 @@ def _enter(u: UOp) -> bool:
     return u.op not in (Ops.LOAD, Ops.RANGE, Ops.REDUCE)
 
 
+def _replace(x: UOp, mapping: dict[UOp, UOp]) -> UOp:
+    """`x` with nodes replaced, but for what lies below loads.
+
+    A load happens even where the gate is closed, so what the gate implies must not reach its address.
+    """
+    done = dict(mapping)
+    for u in x.toposort(lambda n: n not in mapping and _enter(n)):
+        if u not in done:
+            done[u] = u.with_src(tuple([done[s] for s in u.src])) if _enter(u) else u
+    return done[x]
+
+
 def under_gate(gate: UOp, x: UOp) -> UOp | None:
     """`x` made cheaper by what `gate` implies where it holds; None where nothing is gained.
 
@@ -214,7 +226,7 @@ def under_gate(gate: UOp, x: UOp) -> UOp | None:
     # conditions that appear inside, then bounded atoms
     mapping: dict[UOp, UOp] = {c: TRUE for c in other if c in nodes}
     mapping |= {n: TRUE for n in conjuncts(gate) if n in nodes}
-    mapping |= {n: FALSE for c in conjuncts(gate) if (n := _negated(c)) in nodes}
+    mapping |= {_negated(c): FALSE for c in conjuncts(gate) if _negated(c) in nodes}
     mapping |= _stand_ins({e: r for e, r in bounds.items() if _is_atom(e) and e in nodes})
     best, best_cost = _attempt(best, best_cost, mapping)
     for e, (low, high) in bounds.items():
@@ -227,12 +239,13 @@ def under_gate(gate: UOp, x: UOp) -> UOp | None:
         stand_in = _stand_in(e, low, high)
         # solve for the terms of coefficient 1 or -1, innermost first
         for atom in sorted((a for a, c in terms.items() if c in (1, -1)), key=order_key, reverse=True):
-            c = terms[atom]
-            rest = {a: -c * n for a, n in terms.items() if a is not atom}
-            solved = build({**rest, stand_in: c}, -c * k, dtypes.weakint)
-            tried = simplify(best.substitute({atom: solved}))
-            back = simplify(tried.substitute({stand_in: e}))
-            if (n := cost(back)) < best_cost:
+            sign = terms[atom]
+            rest = {a: -sign * n for a, n in terms.items() if a is not atom}
+            solved = build({**rest, stand_in: sign}, -sign * k, dtypes.weakint)
+            tried = simplify(_replace(best, {atom: solved}))
+            back = simplify(_replace(tried, {stand_in: e}))
+            n = cost(back)
+            if n < best_cost:
                 best, best_cost = back, n
     return None if best is x else best
 
@@ -243,6 +256,6 @@ def _attempt(best: UOp, best_cost: int, mapping: dict[UOp, UOp]) -> tuple[UOp, i
     if not mapping:
         return best, best_cost
     back = {v: k for k, v in mapping.items() if v.op is Ops.PARAM}
-    tried = simplify(simplify(best.substitute(mapping)).substitute(back))
+    tried = simplify(_replace(simplify(_replace(best, mapping)), back))
     n = cost(tried)
     return (tried, n) if n < best_cost else (best, best_cost)

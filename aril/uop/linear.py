@@ -193,7 +193,7 @@ def common_factor(u: UOp) -> int:
         return 1 if found is None else math.gcd(found[1], *[c * common_factor(a) for a, c in found[0].items()])
     if u.op is Ops.MUL:
         c, atoms = factors(u)
-        return abs(c) * math.prod(a.arg.multiple_of for a in atoms if a.op is Ops.PARAM)
+        return abs(c) * math.prod(int(a.arg.multiple_of) for a in atoms if a.op is Ops.PARAM)
     return 1
 
 

@@ -89,6 +89,12 @@ class UOp(OpMixin):
     tag: Any
     storage: Any  # the device buffer behind a BUFFER node, put there by the rooms that know devices
     origin: str | None
+    # known once they have been asked for
+    _shape: Any
+    _bounds: Any
+    _live: Any
+    _digest: Any
+    _simplified: Any  # the simplified node; True where it is this one
 
     def __new__(
         cls, op: Ops, src: tuple[UOp, ...] = (), arg: Any = None, dtype: DType | None = None, tag: Any = None

@@ -29,7 +29,7 @@ def simplify(root: UOp) -> UOp:
     """
     done = root._simplified
     if done is not None:
-        return root if done is True else done  # type: ignore[no-any-return]
+        return root if done is True else done
     becomes: dict[UOp, UOp] = {}  # nodes whose form is that of a node being simplified
     stack = [root]
     while stack:
@@ -66,7 +66,7 @@ def simplify(root: UOp) -> UOp:
         u._simplified = r if final is True else final
         stack.pop()
     done = root._simplified
-    return root if done is True else done  # type: ignore[return-value]
+    return root if done is True else done
 
 
 def _step(u: UOp) -> UOp | None:

@@ -121,7 +121,7 @@ def _shapes_fit(u: UOp) -> bool:
 def _reshape_fits(u: UOp) -> bool:
     a, b = u.src[0].shape, movement_arg(u)
     if all(map(_int, a)) and all(map(_int, b)):
-        return math.prod(a) == math.prod(b) and all(d >= 0 for d in b)  # type: ignore[operator,arg-type]
+        return math.prod(a) == math.prod(b) and all(d >= 0 for d in b)
     return True
 
 
@@ -159,8 +159,8 @@ def _shear_fits(u: UOp) -> bool:
     n, m = shape[axis], shape[by]
     if not _int(n) or not _int(m) or m == 0 or length == 0:
         return True
-    ends = (offset, offset + step * (m - 1))  # type: ignore[operator]
-    return bool(min(ends) >= 0 and max(ends) + length <= n)  # type: ignore[operator]
+    ends = (offset, offset + step * (m - 1))
+    return bool(min(ends) >= 0 and max(ends) + length <= n)
 
 
 _REDUCERS = frozenset({Ops.ADD, Ops.MUL, Ops.MAX, Ops.AND, Ops.OR, Ops.XOR})

@@ -52,6 +52,16 @@ def test_a_loop_of_one_turn_is_not_a_loop():
     assert simplify(total) is q.index(r).load()
 
 
+def test_a_load_keeps_its_gate_under_the_same_gate():
+    # the load happens even where the index it gives is not used
+    table = UOp.param(2, dtypes.int32, 8)
+    gate = less(r, 5)
+    inner = table.index(r.valid(gate)).load(UOp.const(dtypes.int32, 0)).cast(dtypes.weakint)
+    at = UOp(Ops.FLOORMOD, (UOp(Ops.ADD, (UOp(Ops.MUL, (inner, UOp.lift(8))), r)), UOp.lift(16)))
+    load = simplify(q.index(at.valid(gate)).load(ZERO))
+    assert inner.src[0] in load.toposort()
+
+
 def test_loops_keep_their_identity():
     n = UOp.variable("n", 1, 8)
     odd = UOp.range(UOp(Ops.ADD, (n, UOp.lift(0))), 3)
