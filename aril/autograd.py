@@ -148,8 +148,6 @@ _RULES[Ops.MUL] = lambda u, g: (g * u.src[1], g * u.src[0])
 _RULES[Ops.FDIV] = lambda u, g: (g / u.src[1], -g * u / u.src[1])
 _RULES[Ops.MULACC] = lambda u, g: (g * u.src[1], g * u.src[0], g)
 _RULES[Ops.WHERE] = lambda u, g: (u.src[0].where(g, 0.0), u.src[0].where(0.0, g))
-# a mod b is a - b*q with q a whole number that does not change nearby
-_RULES[Ops.FLOORMOD] = _RULES[Ops.CMOD] = lambda u, g: (g, g * ((u - u.src[0]) / u.src[1]))
 
 
 @_rule(Ops.POW)
