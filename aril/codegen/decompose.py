@@ -14,7 +14,7 @@ from aril.codegen.transcendental import Arithmetic
 from aril.dtype import DType, dtypes, strong
 from aril.ops import OpGroup, Ops
 from aril.renderer.base import Renderer
-from aril.uop.node import UOp, toposort
+from aril.uop.node import UOp
 
 
 def decompose(sink: UOp, renderer: Renderer) -> UOp:
@@ -27,27 +27,39 @@ def decompose(sink: UOp, renderer: Renderer) -> UOp:
 
 
 def lower_operations(root: UOp, renderer: Renderer) -> UOp:
-    """Only the operations. Replacements are lowered in turn, until the target has everything."""
+    """Only the operations. Replacements are lowered in turn, until the target has everything.
+
+    Errors: NotImplementedError for a target that lacks an operation and those that would stand for it.
+    """
     done: dict[UOp, UOp] = {}
+    becomes: dict[UOp, UOp] = {}  # replaced by a node that is not final yet
     stack = [root]
-    while stack:  # a replacement waits on the stack until what it is made of is final
-        top = stack[-1]
-        again = False
-        for u in toposort((top,), lambda n: n not in done):
-            if u in done:
-                continue
-            v = u.with_src(tuple([done[s] for s in u.src])) if u.src else u
-            new = lower(v, renderer) if v.op in OpGroup.ALU and v not in done else None
-            if new is None:
-                done[u] = done.setdefault(v, v)
-            elif new in done:
-                done[u] = done[v] = done[new]
-            else:
-                stack.append(new)
-                again = True
-                break
-        if not again:
+    while stack:
+        u = stack[-1]
+        if u in done:
             stack.pop()
+            continue
+        if u in becomes:
+            final = done.get(becomes[u])
+            if final is None:
+                lacking = f"{u.op.name} on {u.src[0].dtype.name}"
+                raise NotImplementedError(f"{renderer.name} has neither {lacking} nor what it is decomposed into")
+            done[u] = final
+            stack.pop()
+            continue
+        waiting = [s for s in u.src if s not in done]
+        if waiting:
+            stack.extend(reversed(waiting))
+            continue
+        v = u.with_src(tuple([done[s] for s in u.src])) if u.src else u
+        new = lower(v, renderer) if v.op in OpGroup.ALU and v not in done else None
+        if new is None:
+            done[u] = done.setdefault(v, v)
+        elif new in done:
+            done[u] = done[v] = done[new]
+        else:
+            becomes[u] = becomes[v] = new
+            stack.append(new)
     return done[root]
 
 
@@ -183,8 +195,7 @@ def _bool_operation(u: UOp) -> UOp | None:
 
 
 def _negate(u: UOp) -> UOp:
-    zero = -0.0 if u.dtype.kind == "f" else 0
-    return UOp(Ops.SUB, (u.const_like(zero), u.src[0]))
+    return UOp(Ops.MUL, (u.src[0], u.const_like(-1)))
 
 
 def _subtract(u: UOp) -> UOp:

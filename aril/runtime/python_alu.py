@@ -250,9 +250,7 @@ def fused(a: Array, b: Array, c: Array) -> Array:
     if a.dtype == np.float64:
         return _fused_double(a, b, c)
     p, c = a.astype(np.float64) * b.astype(np.float64), c.astype(np.float64)  # the product of two float32 is exact
-    total = p + c
-    back = total - p
-    lost = (p - (total - back)) + (c - back)  # Knuth's TwoSum
+    total, lost = _two_sum(p, c)
     # round to odd, so that the second rounding (to float32) is as if it were the only one (Boldo and Melquiond, 2008)
     even = np.ascontiguousarray(total).view(np.int64) & 1 == 0
     toward = np.where(lost > 0, np.inf, -np.inf)
@@ -266,8 +264,40 @@ def _libm_fma() -> Any:
     return np.frompyfunc(fma, 3, 1)
 
 
+def _two_sum(a: Array, b: Array) -> tuple[Array, Array]:
+    total = a + b
+    part = total - a
+    return total, (a - (total - part)) + (b - part)
+
+
 def _fused_double(a: Array, b: Array, c: Array) -> Array:
-    return np.asarray(_libm_fma()(a, b, c)).astype(np.float64)
+    """By error-free transformations and a rounding to odd (Boldo and Melquiond, 2008); by libm where they may overflow
+    or underflow."""
+    a, b, c = np.broadcast_arrays(a, b, c)
+    p = a * b
+    (ah, al), (bh, bl) = _halves(a), _halves(b)
+    low = ((ah * bh - p) + ah * bl + al * bh) + al * bl
+    upper, lower = _two_sum(c, low)
+    high, rest = _two_sum(p, upper)
+    tail, lost = _two_sum(rest, lower)
+    even = np.ascontiguousarray(tail).view(np.int64) & 1 == 0
+    tail = np.where((lost != 0) & even, np.nextafter(tail, np.where(lost > 0, np.inf, -np.inf)), tail)
+    out = high + tail
+    safe = np.ones(a.shape, np.bool_)
+    for x, least in ((a, 1e-140), (b, 1e-140), (c, 1e-250)):
+        size = np.abs(x)
+        safe &= ((size > least) & (size < 1e140)) | ((x == 0) & (least < 1e-200))
+    if not safe.all():
+        slow = ~safe
+        out[slow] = _libm_fma()(a[slow], b[slow], c[slow]).astype(np.float64)
+    return out
+
+
+def _halves(x: Array) -> tuple[Array, Array]:
+    """Veltkamp's splitting: two numbers of 26 bits whose sum is x."""
+    t = x * 134217729.0
+    high = t - (t - x)
+    return high, x - high
 
 
 def _float_max(a: Array, b: Array) -> Array:
