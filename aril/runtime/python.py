@@ -89,9 +89,18 @@ class PythonRenderer(Renderer):
         packed = base64.b85encode(pickle.dumps(UOp(Ops.LINEAR, tuple(uops)))).decode()
         return "\n".join([*lines, _PICKLE + packed, ""])
 
+    def compile(self, program: Any) -> bytes:
+        """The binary of a `codegen.Program`: its text."""
+        return str(program.source).encode()
+
     def scratch_bytes(self, uops: Sequence[UOp]) -> int:
         """None: the interpreter keeps LOCAL memory itself."""
         return 0
+
+
+def python_renderer(target: object = None) -> PythonRenderer:
+    """The renderer of the device; there is one, whatever the machine."""
+    return PythonRenderer()
 
 
 def _unpack(binary: bytes, name: str) -> tuple[UOp, ...]:
@@ -115,7 +124,7 @@ class PythonDevice(DeviceBase):
     """Kernels are interpreted. Everything the IR says is supported, bounds are checked, nothing is fast."""
 
     NAME = "PYTHON"
-    renderers = {"PYTHON": "aril.runtime.python:PythonRenderer"}
+    renderers = {"PYTHON": "aril.runtime.python:python_renderer"}
 
     def __init__(self, name: str) -> None:
         super().__init__(name, PythonAllocator(name))
