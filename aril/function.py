@@ -30,7 +30,7 @@ def function(
     """
     if body is None:
         return functools.partial(function, grad_fxn=grad_fxn, name=name)
-    label = name or getattr(body, "__name__", type(body).__name__)
+    label: str = name or getattr(body, "__name__", None) or type(body).__name__
     arg = FunctionArg(label, None if grad_fxn is None else _on_nodes(label, grad_fxn))
 
     @functools.wraps(body)

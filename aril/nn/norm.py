@@ -38,7 +38,9 @@ class BatchNorm:
         self.eps, self.momentum, self.num_features = eps, momentum, num_features
         self.weight = _ones(num_features) if affine else None
         self.bias = _zeros(num_features) if affine else None
-        self.running_mean = self.running_var = self.num_batches_tracked = None
+        self.running_mean: Tensor | None = None
+        self.running_var: Tensor | None = None
+        self.num_batches_tracked: Tensor | None = None
         if track_running_stats:
             self.running_mean = marked_param(Tensor.zeros(num_features).contiguous(), False)
             self.running_var = marked_param(Tensor.ones(num_features).contiguous(), False)
@@ -52,20 +54,25 @@ class BatchNorm:
 
     def _statistics(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance of shape (channels,): of the batch, or the running ones."""
-        if not TRAINING.value and self.running_mean is not None:
+        if not TRAINING.value and self.running_mean is not None and self.running_var is not None:
             return self.running_mean, self.running_var
         axes = tuple([a for a in range(x.ndim) if a != 1])
         mean = x.mean(axes)
         centred = x - mean.reshape(1, -1, *(1,) * (x.ndim - 2))
         var = (centred * centred).mean(axes)
-        if TRAINING.value and self.running_mean is not None:
-            count = math.prod(x.shape) // self.num_features
-            keep, new = 1.0 - self.momentum, self.momentum
-            unbiased = new * count / max(count - 1, 1)
-            self.running_mean.assign(keep * self.running_mean + new * mean.detach())
-            self.running_var.assign(keep * self.running_var + unbiased * var.detach())
-            self.num_batches_tracked.assign(self.num_batches_tracked + 1)
+        if TRAINING.value:
+            self._track(mean.detach(), var.detach(), math.prod(x.shape) // self.num_features)
         return mean, var
+
+    def _track(self, mean: Tensor, var: Tensor, count: int) -> None:
+        """Move the running statistics towards those of a batch of `count` elements a channel."""
+        if self.running_mean is None or self.running_var is None or self.num_batches_tracked is None:
+            return
+        keep, new = 1.0 - self.momentum, self.momentum
+        unbiased = new * count / max(count - 1, 1)
+        self.running_mean.assign(keep * self.running_mean + new * mean)
+        self.running_var.assign(keep * self.running_var + unbiased * var)
+        self.num_batches_tracked.assign(self.num_batches_tracked + 1)
 
 
 BatchNorm1d = BatchNorm2d = BatchNorm3d = BatchNorm

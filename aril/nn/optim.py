@@ -304,12 +304,12 @@ def _norm(x: Tensor) -> Tensor:
 
 def clip_grad_norm(params: Iterable[Tensor], max_norm: float) -> Tensor:
     """Scale all gradients by one number so that their joint length is at most `max_norm`; gives the length before."""
-    with_grad = [p for p in params if p.grad is not None]
-    if not with_grad:
+    pairs = [(p, p.grad) for p in params if p.grad is not None]
+    if not pairs:
         raise RuntimeError("clip_grad_norm: no parameter has a gradient; call backward() on a loss first")
-    squares = [(p.grad.float() * p.grad.float()).sum() for p in with_grad]
-    total = sum(squares[1:], squares[0]).sqrt()
+    squares = [(g.float() * g.float()).sum() for _, g in pairs]
+    total = squares[0].usum(*squares[1:]).sqrt()
     scale = (max_norm / (total + 1e-6)).minimum(1.0)
-    for p in with_grad:
-        p.grad = p.grad * scale.cast(p.grad.dtype)
+    for p, g in pairs:
+        p.grad = g * scale.cast(g.dtype)
     return total
