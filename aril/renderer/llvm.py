@@ -110,9 +110,9 @@ class _Kernel(MemoryWriter):
         op = u.op
         if op is Ops.CONST or op in _PASSIVE or op in OpGroup.STORAGE:
             return
-        method = getattr(self, f"do_{op.name.lower()}", None)
+        method = _METHODS.get(op)
         if method is not None:
-            method(u)
+            getattr(self, method)(u)
         elif op in OpGroup.ALU:
             lanes = lanes_of(u)
             self.values[u] = render_alu(self, u, self.operands(u, lanes), lanes)
@@ -282,3 +282,6 @@ class _Kernel(MemoryWriter):
             self.values[u] = self.value(text)
 
     do_customi = do_custom
+
+
+_METHODS = {op: f"do_{op.name.lower()}" for op in Ops if hasattr(_Kernel, f"do_{op.name.lower()}")}

@@ -66,8 +66,8 @@ class MemoryWriter(Writer):
         memory, item = address.src[0], max(address.dtype.itemsize, 1)
         base = 64 if memory.op is Ops.BUFFER else max(item, memory.arg.align)
         start = address.src[1] if len(address.src) > 1 else UOp.const(dtypes.int64, address.arg[0])
-        if start.shape:
-            return item
+        if not lanes_of(address) or start.shape:
+            return item  # more says nothing to a scalar access
         return math.gcd(base, item * self.factor(start), 64)
 
     def factor(self, u: UOp) -> int:
