@@ -66,6 +66,14 @@ def effects(u: UOp) -> UOp | None:
     return UOp(u.op, left, u.arg, None, u.tag)
 
 
+def after(u: UOp) -> UOp | None:
+    """A value that waits for nothing."""
+    left = tuple([s for s in u.src[1:] if s.op is not Ops.NOOP or s.src])
+    if len(left) + 1 == len(u.src):
+        return None
+    return UOp(Ops.AFTER, (u.src[0], *left), u.arg, None, u.tag) if left else u.src[0]
+
+
 def index_of_stack(u: UOp) -> UOp | None:
     """A lane of a vector made of scalars."""
     if (

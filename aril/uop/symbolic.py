@@ -212,6 +212,7 @@ _STEPS: dict[Ops, Step] = {
     Ops.STORE: memory.store,
     Ops.GROUP: memory.effects,
     Ops.SINK: memory.effects,
+    Ops.AFTER: memory.after,
     Ops.INDEX: memory.index_of_stack,
 }
 

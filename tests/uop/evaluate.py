@@ -75,6 +75,17 @@ def evaluate(u: UOp, env: dict[UOp, int]) -> object:
             done[n] = INVALID
         elif n.op is Ops.WHERE:
             done[n] = INVALID if v[0] is INVALID else v[1] if v[0] else v[2]
+        elif n.op is Ops.PARAM and n.arg.size is not None:
+            done[n] = [(7 * i + 3) % 23 - 4 for i in range(n.arg.size)]
+        elif n.op is Ops.INDEX:
+            done[n] = INVALID if v[1] is INVALID else (v[0], v[1])
+        elif n.op is Ops.LOAD:
+            if v[0] is INVALID:
+                done[n] = v[1]
+            else:
+                memory, i = v[0]
+                assert 0 <= i < len(memory), f"a load at {i} of {len(memory)} elements"
+                done[n] = memory[i]
         elif n.op is Ops.RANGE:
             done[n] = 0  # a loop of length 1, or one the environment leaves out
         elif any(x is INVALID for x in v):

@@ -22,7 +22,10 @@ def expression(rng: random.Random, leaves: list[UOp], depth: int, t=dtypes.weaki
     if depth == 0 or rng.random() < 0.1:
         return rng.choice(leaves) if rng.random() < 0.8 else const(rng.choice(CONSTANTS), t)
     x = expression(rng, leaves, depth - 1, t)
-    kind = rng.randrange(15)
+    kind = rng.randrange(16)
+    if kind == 15 and t is dtypes.weakint:
+        return lookup(x)
+    kind %= 15
     if kind == 14:
         return x.cast(rng.choice([dtypes.int8, dtypes.uint8, dtypes.int32, dtypes.bool])).cast(t)
     if kind < 4:
@@ -41,6 +44,13 @@ def expression(rng: random.Random, leaves: list[UOp], depth: int, t=dtypes.weaki
     if kind == 12:
         return UOp(Ops.MUL, (x, y))
     return UOp(Ops.NEG, (x,)) if rng.random() < 0.5 else UOp(rng.choice([Ops.AND, Ops.OR, Ops.XOR]), (x, y))
+
+
+def lookup(i: UOp) -> UOp:
+    """An element of a table, at an index that is gated to lie in it."""
+    table, zero = UOp.param(0, dtypes.int32, 16), UOp.const(dtypes.int32, 0)
+    inside = UOp(Ops.AND, (UOp(Ops.CMPLT, (UOp.lift(-1), i)), UOp(Ops.CMPLT, (i, UOp.lift(16)))))
+    return table.index(i.valid(inside)).load(zero).cast(dtypes.weakint)
 
 
 def condition(rng: random.Random, leaves: list[UOp], depth: int, t=dtypes.weakint) -> UOp:

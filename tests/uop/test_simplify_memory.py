@@ -43,6 +43,13 @@ def test_one_store_of_a_group_that_does_nothing_leaves_the_other():
     assert simplify(UOp.sink(UOp.group(a, b).end(r))) is UOp.sink(a.end(r))
 
 
+def test_a_value_does_not_wait_for_a_store_nowhere():
+    nothing = q.index(r.valid(less(r, 0))).store(ZERO).end(r)
+    assert simplify(p.after(nothing).index(s).load()) is p.index(s).load()
+    some = q.index(r).store(ZERO).end(r)
+    assert simplify(p.after(nothing, some)) is p.after(some)
+
+
 def test_a_loop_of_one_turn_is_not_a_loop():
     one = UOp.range(1, 5)
     at = UOp(Ops.ADD, (UOp(Ops.MUL, (r, UOp.lift(1))), one))
