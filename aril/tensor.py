@@ -459,7 +459,9 @@ class Tensor(TensorIndexing, CreationMixin, RandomMixin, OpMixin):
         """Store `value` at `view`, a view of this tensor's storage; this tensor and other views follow."""
         base = _storage_base(view)
         new = base.after(view.store(value))
-        if new.storage is not None:  # the same step done before (x.assign(x * 2) again), its node still alive: do it anew
+        if (
+            new.storage is not None
+        ):  # the same step done before (x.assign(x * 2) again), its node still alive: do it anew
             new = UOp(Ops.AFTER, new.src, tag=next(_repeats))
         for t in _alive():
             if t.uop is base or (_is_storage_view(t.uop) and _storage_base(t.uop) is base):

@@ -169,7 +169,7 @@ class MathMixin(ReduceMixin):
         large = r > 1e15 if self.dtype is dtypes.float64 else r > 1e7
         s = large.where(r.const_like(1), r)
         near = (s + s * s / ((s * s + 1.0).sqrt() + 1.0)).log1p()
-        return large.where(r.log() + math.log(2), near).copysign(self)
+        return large.where(large.where(r, r.const_like(1)).log() + math.log(2), near).copysign(self)
 
     @_in_wide_float
     def acosh(self) -> Self:
@@ -177,7 +177,9 @@ class MathMixin(ReduceMixin):
         t = self - 1.0
         large = t > 1e15 if self.dtype is dtypes.float64 else t > 1e7
         s = large.where(t.const_like(1), t)
-        return large.where(self.log() + math.log(2), (s + (s * 2.0 + s * s).sqrt()).log1p())
+        return large.where(
+            large.where(self, self.const_like(1)).log() + math.log(2), (s + (s * 2.0 + s * s).sqrt()).log1p()
+        )
 
     @_in_wide_float
     def atanh(self) -> Self:

@@ -52,19 +52,19 @@ def parse_rearrange(
     left, arrow, right = formula.partition("->")
     if not arrow:
         raise ValueError(f"rearrange: {formula!r} has no '->'")
-    sides = []
-    for side in (left, right):
+    tokens = [re.findall(r"\([^()]*\)|\.\.\.|\w+", side) for side in (left, right)]
+    stars = [f"...{i}" for i in range(len(shape) - len(tokens[0]) + 1)] if "..." in tokens[0] else []
+    sides: list[list[list[str]]] = []
+    for side in tokens:
         groups: list[list[str]] = []
-        for token in re.findall(r"\([^()]*\)|\.\.\.|\w+", side):
-            groups.append(token[1:-1].split() if token.startswith("(") else [token])
+        for token in side:
+            if token == "...":
+                groups += [[star] for star in stars]
+            else:
+                names = token[1:-1].split() if token.startswith("(") else [token]
+                groups.append([n for name in names for n in (stars if name == "..." else [name])])
         sides.append(groups)
     inner, outer = sides
-    if ["..."] in inner:
-        at = inner.index(["..."])
-        stars = [[f"...{i}"] for i in range(len(shape) - len(inner) + 1)]
-        inner = inner[:at] + stars + inner[at + 1 :]
-        at = outer.index(["..."])
-        outer = outer[:at] + stars + outer[at + 1 :]
     if len(inner) != len(shape):
         raise ValueError(f"rearrange: {formula!r} names {len(inner)} axes, shape {shape} has {len(shape)}")
     known: dict[str, Any] = dict(sizes)
