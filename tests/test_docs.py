@@ -1,0 +1,36 @@
+"""The programs in the README and the documentation run, and print what the comments beside them say."""
+
+import pathlib
+import re
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parent.parent
+PAGES = ["README.md", "docs/quickstart.md", "docs/settings.md"]
+
+
+def programs(page: str) -> list[str]:
+    """The Python blocks of a page, in order."""
+    return re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_programs_of_a_page_run_one_after_another(page):
+    assert programs(page)
+    names: dict[str, object] = {}
+    for number, code in enumerate(programs(page)):
+        exec(compile(code, f"{page} program {number}", "exec"), names)
+
+
+def test_what_the_quickstart_says_of_a_gradient_is_printed(capsys):
+    [code] = [code for code in programs("docs/quickstart.md") if "[6. 8.]" in code]
+    exec("from aril import Tensor\n" + code, {})
+    assert "[6. 8.]" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "page", ["README.md", "CONTRIBUTING.md", *(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))]
+)
+def test_links_between_pages_lead_somewhere(page):
+    for link in re.findall(r"\]\((?!https?:)([^)#]+)\)", (ROOT / page).read_text()):
+        assert (ROOT / page).parent.joinpath(link).exists(), link
