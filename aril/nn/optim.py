@@ -36,14 +36,19 @@ class Optimizer:
             raise ValueError(f"{type(self).__name__}: lr={lr}; a learning rate is not negative")
         self.device = self.params[0].device
         self.lr = self._scalar(lr)
+        # What is still to be computed (initial values) is computed now, so that no step is captured or compiled with it.
+        Tensor.realize(*tensors)
 
     def _scalar(self, value: float, dtype: Any = dtypes.float32) -> Tensor:
         """A number that changes between steps: one element on the device."""
         return Tensor([value], dtype=dtype, device=self.device)
 
     def _like_params(self) -> list[Tensor]:
-        """State of zeros for each parameter."""
-        return [Tensor.zeros(*p.shape, dtype=p.dtype, device=p.device).contiguous() for p in self.params]
+        """State of zeros for each parameter, in memory from the start: the first step is then like all others."""
+        return [
+            Tensor(bytes(p.numel() * p.dtype.itemsize), dtype=p.dtype, device=p.device).reshape(p.shape)
+            for p in self.params
+        ]
 
     def zero_grad(self) -> None:
         """Forget the gradients; the next `backward` starts from nothing."""
