@@ -36,7 +36,7 @@ class Optimizer:
             raise ValueError(f"{type(self).__name__}: lr={lr}; a learning rate is not negative")
         self.device = self.params[0].device
         self.lr = self._scalar(lr)
-        # What is still to be computed (initial values) is computed now, so that no step is captured or compiled with it.
+        # Initial values still to be computed are computed now, so that no step is compiled or captured with them.
         Tensor.realize(*tensors)
 
     def _scalar(self, value: float, dtype: Any = dtypes.float32) -> Tensor:
