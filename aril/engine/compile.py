@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import sys
 import threading
 from dataclasses import dataclass
 from functools import lru_cache
