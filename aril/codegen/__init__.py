@@ -29,9 +29,9 @@ Pass = Callable[[UOp, Renderer], UOp]
 def passes() -> tuple[tuple[str, Pass], ...]:
     """The passes in order, with the names they have in traces.
 
-    Loops are told apart before steps name them, and again after, as peeling copies nests. Copies and lanes come before
-    accumulators, which are one for each copy. Decompositions come after both (they see vectors), types after everything that
-    makes index arithmetic, multiply-add after types (a cast between the two would hide it).
+    Loops are told apart before steps name them, and again after, as peeling copies nests. Copies and lanes come
+    before accumulators, which are one for each copy. Decompositions come after both (they see vectors), types after
+    everything that makes index arithmetic, multiply-add after types (a cast between the two would hide it).
     """
     from aril.codegen.decompose import decompose
     from aril.codegen.typing import assign_types, fuse_mulacc

@@ -1,16 +1,17 @@
 """Reductions become loops over accumulators; loops shared by mistake become loops of their own.
 
-`separate` takes and leaves kernel form before the optimisation steps. `accumulate` takes the expanded kernel and leaves it
-without REDUCE: accumulators are REG buffers, stored before their loop, updated inside it and loaded after it.
+`separate` takes and leaves kernel form before the optimisation steps. `accumulate` takes the expanded kernel and leaves
+it without REDUCE: accumulators are REG buffers, stored before their loop, updated inside it and loaded after it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+from aril.codegen.coalesce import lanes_of
+from aril.codegen.expand import broadcast, combine
 from aril.dtype import DType, PyScalar, dtypes
 from aril.ops import Ops
-from aril.codegen.expand import broadcast, combine, lanes_of
 from aril.uop.args import AddrSpace, AxisType, RangeArg
 from aril.uop.node import UOp
 

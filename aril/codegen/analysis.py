@@ -1,4 +1,4 @@
-"""What the heuristics ask of a kernel: its nests, the loops of each, and how every memory access moves with every loop."""
+"""What the heuristics ask of a kernel: its nests, their loops, and how every memory access moves with every loop."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class Nest:
 
     @cached_property
     def repeatable(self) -> bool:
-        """Whether doing an element twice changes nothing: what is written is not read, and nothing is added to memory."""
+        """Whether doing an element twice changes nothing: what is written is not read, nothing is added to memory."""
         read = {a.storage for a in self.accesses if not a.is_store}
         written = {a.storage for a in self.accesses if a.is_store}
         return not read & written and not any(u.op in (Ops.ATOMIC, Ops.CUSTOM) for u in self.nodes)

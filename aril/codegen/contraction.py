@@ -1,7 +1,7 @@
-"""Register tiles for contractions (matrix products, convolutions and their gradients): which, by an estimate of cycles.
+"""Register tiles for contractions (matrix products, convolutions, their gradients): which, by an estimate of cycles.
 
-A tile is `vectors` vectors along one loop, the lanes, times copies along one or two row loops: every load of a row or of a
-vector serves many multiply-adds. An operand that is strided in the lanes, or too far apart from step to step, is staged.
+A tile is `vectors` vectors along one loop, the lanes, times copies along one or two row loops: a load of a row or of a
+vector serves many multiply-adds. An operand that is strided in the lanes, or whose steps lie far apart, is staged.
 """
 
 from __future__ import annotations

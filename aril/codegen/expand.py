@@ -1,15 +1,17 @@
 """Expansion: UPCAST and UNROLL loops become copies of what depends on them, a VECTOR loop becomes lanes.
 
-In comes kernel form after the optimisation steps; out goes the same with values of shape `()` or `(lanes,)`, where REDUCE
-nodes are left over plain loops only (several operands of one REDUCE are taken in turn).
+In comes kernel form after the optimisation steps; out goes the same with values of shape `()` or `(lanes,)`, where
+REDUCE nodes are left over plain loops only (several operands of one REDUCE are taken in turn).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import product
 
 from aril.codegen.affine import Linear, build_sum, linear, split_gate
+from aril.codegen.coalesce import can_transpose, lanes_of, transpose
 from aril.dtype import dtypes
 from aril.ops import OpGroup, Ops
 from aril.uop.args import AxisType
@@ -27,8 +29,9 @@ def expand(sink: UOp) -> UOp:
         before: STORE(INDEX(p, r*8 + v), x(v))      (v a VECTOR loop of 8)
         after:  STORE(SHRINK(p, r*8; 8), x(<0..7>))
 
-    Addresses that move by one element a lane become SHRINK, those that stay are scalars, all others gather. Errors: ValueError
-    for a value that lies in two VECTOR loops, or for a loop to be expanded whose length is not a number.
+    Addresses that move by one element a lane become SHRINK, those that stay are scalars, all others gather; but where
+    a copied loop makes them contiguous the tile is transposed in registers (`coalesce`). Errors: ValueError for a
+    value that lies in two VECTOR loops, or for a loop to be expanded whose length is not a number.
     """
     return _Expander(sink).run()
 
@@ -36,11 +39,6 @@ def expand(sink: UOp) -> UOp:
 def is_loop(u: UOp, *kinds: AxisType) -> bool:
     """Whether `u` is a RANGE of one of `kinds`."""
     return u.op is Ops.RANGE and u.arg.kind in kinds
-
-
-def lanes_of(u: UOp) -> int:
-    """1 for a scalar, else the number of lanes."""
-    return int(u.shape[0]) if u.shape else 1
 
 
 def broadcast(u: UOp, lanes: int) -> UOp:
@@ -65,6 +63,21 @@ def combine_lanes(op: Ops, vector: UOp) -> UOp:
     return parts[0]
 
 
+@dataclass(frozen=True, eq=False)
+class _Strided:
+    """An address that moves by `step` elements a lane: of lane l, `scalars + const + l*step`."""
+
+    target: UOp
+    scalars: dict[UOp, int]
+    const: int
+    step: int
+    lanes: int
+
+    def contiguous(self, lane: int, width: int) -> UOp:
+        """The address of `width` elements from that of `lane`."""
+        return UOp(Ops.SHRINK, (self.target, build_sum(self.scalars, self.const + lane * self.step)), (None, width))
+
+
 class _Expander:
     """Values of every node for every turn of the copied loops it lies in: `values[node][turns]`."""
 
@@ -73,6 +86,8 @@ class _Expander:
         self.values: dict[UOp, dict[Key, UOp]] = {}
         self.gates: dict[tuple[UOp, Key], UOp | None] = {}
         self.reversed: set[tuple[UOp, Key]] = set()
+        self.strided: dict[tuple[UOp, Key], _Strided] = {}
+        self.tiles: dict[tuple[UOp, Key], list[UOp]] = {}  # transposed tiles by access and its first turn
         self.linears: dict[UOp, Linear] = {}
         self.memo: dict[UOp, Linear] = {}
         self.axes: dict[frozenset[UOp], tuple[UOp, ...]] = {}
@@ -196,6 +211,8 @@ class _Expander:
             return UOp(Ops.SHRINK, (target, build_sum(scalars, const)), (None, lanes))
         if not vectors and step == 0 and not masked:
             return target.index(build_sum(scalars, const))
+        if not vectors and not masked:
+            self.strided[u, key] = _Strided(target, scalars, const, step, lanes)
         index = UOp(Ops.ADD, (build_sum(scalars, const), UOp.stack(*[_int(step * i) for i in range(lanes)])))
         for value, scale in vectors:
             index = UOp(Ops.ADD, (index, value if scale == 1 else UOp(Ops.MUL, (value, _int(scale)))))
@@ -212,7 +229,15 @@ class _Expander:
         address = self._at(u.src[0], turn)
         gate = self._gate(u.src[0], turn, u.src[2:])
         alt = self._at(u.src[1], turn) if len(u.src) > 1 else u.const_like(0)
-        if gate is None:
+        tile = self._tile(u, turn) if gate is None else None
+        if tile is not None:
+            axis, strided, first = tile
+            rows = self.tiles.get((u, first))
+            if rows is None:
+                loads = [strided.contiguous(i, _length(axis)).load(hint=u.arg) for i in range(strided.lanes)]
+                rows = self.tiles[u, first] = transpose(loads)
+            out = rows[turn[axis]]
+        elif gate is None:
             out = address.load(hint=u.arg)
         elif gate.op is Ops.CONST and not gate.arg:
             return alt
@@ -235,10 +260,32 @@ class _Expander:
             raise ValueError(
                 f"every lane would store to one address: {u.src[0]} does not move with the VECTOR loop of its value"
             )
+        tile = self._tile(u, turn) if gate is None else None
+        if tile is not None and _length(tile[0]) == lanes:
+            axis, strided, first = tile
+            rows = self.tiles.get((u, first))
+            if rows is None:
+                values = [broadcast(self._at(u.src[1], {**turn, axis: i}), lanes) for i in range(_length(axis))]
+                rows = self.tiles[u, first] = transpose(values)
+            return strided.contiguous(turn[axis], lanes).store(rows[turn[axis]])
         value = broadcast(value, lanes)
         if (u.src[0], key) in self.reversed:
             value = _reverse(value)
         return address.store(value, gate)
+
+    def _tile(self, u: UOp, turn: dict[UOp, int]) -> tuple[UOp, _Strided, Key] | None:
+        """(copied loop along which a strided access is contiguous, the address at its first turn, key of that turn)."""
+        index = u.src[0]
+        key = tuple([turn[r] for r in self._axes(index)])
+        if (index, key) not in self.strided:
+            return None
+        for axis in self._axes(index):
+            moves_by = self.linears[index].coefficient(axis)
+            if moves_by == 1 and can_transpose(self.strided[index, key].lanes, _length(axis)):
+                first = {**turn, axis: 0}
+                strided = self.strided[index, tuple([first[r] for r in self._axes(index)])]
+                return axis, strided, tuple([first[r] for r in self._axes(u)])
+        return None
 
     def _turns(self, u: UOp, kind: frozenset[AxisType], turn: dict[UOp, int]) -> Iterator[dict[UOp, int]]:
         own = [r for r in u.src[1:] if r.op is Ops.RANGE and r.arg.kind in kind]

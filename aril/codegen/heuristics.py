@@ -1,6 +1,8 @@
-"""The default choice of optimisation steps, by a stated cost. Comes in: a kernel and a target; goes out: the kernel after the steps.
+"""The default choice of optimisation steps, by a stated cost. A kernel and a target come in, the kernel after the steps
+goes out.
 
-Results never depend on how many threads run: chunks are parts of the outputs, and each output is computed in one fixed order.
+Results never depend on how many threads run: chunks are parts of the outputs, and each output is computed in one
+fixed order.
 """
 
 from __future__ import annotations
@@ -8,10 +10,23 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from aril.codegen.analysis import Access, Nest, is_constant, length, nests_of
+from aril.codegen.analysis import Access, Nest, is_constant, length
 from aril.codegen.contraction import plan_contraction
 from aril.codegen.plan import Plan
-from aril.codegen.steps import Chunk, Id, Merge, Split, Unroll, Upcast, Vectorize, can_merge, closers, index_roots
+from aril.codegen.steps import (
+    Chunk,
+    Id,
+    Merge,
+    Reorder,
+    Split,
+    StepError,
+    Unroll,
+    Upcast,
+    Vectorize,
+    can_merge,
+    closers,
+    index_roots,
+)
 from aril.config import DEBUG, NOOPT
 from aril.ops import OpGroup, Ops
 from aril.renderer.base import Renderer
@@ -42,7 +57,14 @@ def optimise(sink: UOp, renderer: Renderer) -> UOp:
 
 
 def choose(plan: Plan) -> None:
-    """Fill `plan` with the default steps."""
+    """Fill `plan` with the default steps. A step that does not fit ends the choice: the plan so far is right."""
+    try:
+        _choose_all(plan)
+    except StepError as error:
+        plan.stopped = str(error)
+
+
+def _choose_all(plan: Plan) -> None:
     merge_loops(plan)
     count = len(plan.sink.src)
     for i in reversed(range(count)):  # from the last: a peeled nest moves those after it
@@ -90,6 +112,8 @@ def access_cost(access: Access, lanes: UOp | None, width: int, turns: Callable[[
         return count * _CONTIGUOUS * (width / used) ** 0.5
     if stride == 0:
         return count * 0.2 / used
+    if any(r is not lanes and length(r) >= 4 and access.stride(r) == 1 for r in access.loops):
+        return count * 0.4  # a tile of a transposing copy
     return count * _ALONE * (1.5 if access.is_store else 1.0)
 
 
@@ -164,7 +188,7 @@ def _vectorise_output(plan: Plan, index: int, lane: UOp, width: int) -> None:
         plan.do(Split(id, width, "peel"), "lanes; the rest one by one")
         plan.do(Vectorize((*id, 1)), "contiguous")
         return
-    lanes = min(width, 1 << (n.bit_length() - 1))
+    lanes = min(width if tiled is None else min(width, 8), 1 << (n.bit_length() - 1))
     while copies > 1 and n < 2 * copies * lanes and n % (copies * lanes):
         copies //= 2
     if tiled is not None:
@@ -187,14 +211,23 @@ def _vectorise_output(plan: Plan, index: int, lane: UOp, width: int) -> None:
         id = (*id, 1)
     plan.do(Vectorize(id), "contiguous for most accesses")
     if tiled is not None:
-        loop = plan.find(plan.nest(index).loops, tiled.arg.id)
-        m = length(loop)
-        rows = min(8, 1 << (m.bit_length() - 1))
-        if m == rows:
-            plan.do(Upcast(loop.arg.id), "lines of the strided side are used whole")
-        elif m % rows == 0 or nest.repeatable:
-            plan.do(Split(loop.arg.id, rows, "exact" if m % rows == 0 else "overlap"), "tile of a transposing copy")
-            plan.do(Upcast((*loop.arg.id, 1)), "lines of the strided side are used whole")
+        _tile_copy(plan, index, tiled.arg.id, id)
+
+
+def _tile_copy(plan: Plan, index: int, id: Id, lane: Id) -> None:
+    """Rows of a transposing copy: as many as fill a cache line, all tiles of one band of lanes next to each other."""
+    nest = plan.nest(index)
+    loop = plan.find(nest.loops, id)
+    m, id = length(loop), loop.arg.id
+    rows = min(max(2, 64 // nest.itemsize), 1 << (m.bit_length() - 1))
+    if m == rows:
+        plan.do(Upcast(id), "lines of the strided side are used whole")
+    elif m % rows == 0 or (nest.repeatable and is_constant(loop)):
+        plan.do(Split(id, rows, "exact" if m % rows == 0 else "overlap"), "tile of a transposing copy")
+        plan.do(Upcast((*id, 1)), "lines of the strided side are used whole")
+        outer = lane[:-1] + (0,)
+        if len(lane) > 1 and any(r.arg.id == outer for r in plan.nest(index).loops) and (*id, 0) < outer:
+            plan.do(Reorder((outer, (*id, 0))), "neighbours in memory follow each other")
 
 
 def _transposed_loop(nest: Nest, lane: UOp) -> UOp | None:
@@ -257,7 +290,7 @@ def _vectorise_rest(plan: Plan, id: Id, rest: int, lanes: int) -> None:
             id = (*id, 2)
             if 1 < rest <= 4:
                 plan.do(Unroll(id), "rest of a reduction")
-    elif 1 < rest:
+    elif rest > 1:
         plan.do(Unroll(id), "rest of a reduction")
 
 

@@ -12,7 +12,11 @@ from aril.uop.node import UOp
 
 
 class Plan:
-    """Steps applied one after another. `renames` follows loops that a step split, for those who know them by their old id."""
+    """Steps applied one after another.
+
+    `renames` follows loops that a step split, for those who know them by their old id. `stopped` says why the choice
+    ended early, if it did.
+    """
 
     def __init__(self, sink: UOp, renderer: Renderer) -> None:
         self.sink = sink
@@ -20,6 +24,7 @@ class Plan:
         self.steps: list[Step] = []
         self.reasons: list[str] = []
         self.renames: dict[Id, Id] = {}
+        self.stopped = ""
 
     def do(self, step: Step, why: str = "asked for") -> None:
         """Apply a step. Errors: StepError."""
@@ -52,4 +57,5 @@ class Plan:
 
     def __str__(self) -> str:
         lines = [f"  {step}  # {why}" for step, why in zip(self.steps, self.reasons, strict=True)]
+        lines += [f"  stopped: {self.stopped}"] if self.stopped else []
         return "\n".join(["steps:", *lines]) if lines else "no steps"

@@ -1,7 +1,7 @@
 """Optimisation steps: each a small checked move on a kernel that keeps its meaning. A list of them is a schedule.
 
-A step names loops by id, says what it needs (`StepError` otherwise), prints as the Python that makes it, and returns a new
-kernel. Heuristics, searches and people only choose lists of steps.
+A step names loops by id, says what it needs (`StepError` otherwise), prints as the Python that makes it, and returns a
+new kernel. Heuristics, searches and people only choose lists of steps.
 """
 
 from __future__ import annotations
@@ -81,9 +81,10 @@ def retype(sink: UOp, loops: Iterable[UOp], kind: AxisType) -> UOp:
 class Split(Step):
     """Loop `id` of n turns becomes `id+(0,)` over tiles and `id+(1,)` of `factor` turns inside a tile.
 
-    Where n is no multiple of `factor`: "peel" adds a nest of its own, loop `id+(2,)`, for the rest (any n, also a symbolic one);
-    "overlap" lets the last tile begin earlier, at n - factor (outputs only; the kernel must not read what it writes; n >= factor);
-    "ragged" ends the last tile's loop earlier (any n; the inner loop then has no constant length).
+    Where n is no multiple of `factor`: "peel" adds a nest of its own, loop `id+(2,)`, for the rest (any n, also a
+    symbolic one); "overlap" lets the last tile begin earlier, at n - factor (outputs only; the kernel must not read
+    what it writes; n >= factor); "ragged" ends the last tile's loop earlier (any n; the inner loop then has no constant
+    length).
     """
 
     id: Id
@@ -238,7 +239,8 @@ def can_merge(a: UOp, b: UOp, closed: dict[UOp, list[UOp]], roots: list[Linear])
 class Reorder(Step):
     """The given loops of one nest change places: the first of `ids` becomes the outermost of them, and so on.
 
-    A loop's place among those of its kind is its id, so after this step the ids (sorted) name the loops in the new order.
+    A loop's place among those of its kind is its id, so after this step the ids (sorted) name the loops in the new
+    order.
     """
 
     ids: tuple[Id, ...]
@@ -293,7 +295,7 @@ class Retype(Step):
 
 @dataclass(frozen=True)
 class Upcast(Retype):
-    """The body once for each turn, next to each other: outputs in registers together; of a reduction, accumulators of their own."""
+    """The body once for each turn, next to each other: outputs together; of a reduction, accumulators of their own."""
 
     kind: ClassVar[AxisType] = AxisType.UPCAST
     most: ClassVar[int] = 64
@@ -329,8 +331,7 @@ class Vectorize(Retype):
 class Chunk(Step):
     """Output loops become the launch index, shared among threads: their turns must be independent.
 
-    With a number: the kernel's loops are not touched but those outermost, see `ids`. Needed: every nest has all of `ids`, and
-    the kernel does not read what it writes.
+    Needed: every nest has all of `ids`.
     """
 
     ids: tuple[Id, ...]
@@ -347,9 +348,9 @@ class Chunk(Step):
 class Stage(Step):
     """The elements of one operand that the loops `inner` touch are copied to a packed panel ahead of them.
 
-    `operand` counts the LOADs of the kernel in order (`operands_of`); `inner` is the panel's layout, outermost loop first: the last one is
-    contiguous. All loops that move the operand and are not in `inner` stay outside the copy. A stored order of the copy's
-    own loops follows the layout. Needed: constant lengths, and an ungated operand that no nest writes.
+    `operand` counts the LOADs of the kernel in order (`operands_of`); `inner` is the panel's layout, outermost loop
+    first: the last one is contiguous. All loops that move the operand and are not in `inner` stay outside the copy.
+    Needed: loops of constant length, and an operand that no nest writes.
     """
 
     operand: int

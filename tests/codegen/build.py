@@ -115,7 +115,8 @@ def transpose(rows: int, cols: int) -> Kernel:
     x = b.array(cols, rows)
     i, j = b.loops(rows, cols)
     return Kernel(
-        sink(store(0, (rows, cols), [i, j], load(1, (cols, rows), j, i))), [(0, np.zeros((rows, cols), np.float32))], [x],
+        sink(store(0, (rows, cols), [i, j], load(1, (cols, rows), j, i))),
+        [(0, np.zeros((rows, cols), np.float32))], [x],
         lambda: [x.T.astype(float)],
     )  # fmt: skip
 
@@ -127,7 +128,8 @@ def row_sum(rows: int, cols: int, op: Ops = Ops.ADD) -> Kernel:
     j = b.loop(cols, REDUCE)
     f = {Ops.ADD: np.sum, Ops.MAX: np.max, Ops.MUL: np.prod}[op]
     return Kernel(
-        sink(store(0, (rows,), [i], reduce(op, load(1, (rows, cols), i, j), j))), [(0, np.zeros(rows, np.float32))], [x],
+        sink(store(0, (rows,), [i], reduce(op, load(1, (rows, cols), i, j), j))),
+        [(0, np.zeros(rows, np.float32))], [x],
         lambda: [f(x.astype(float), axis=1)],
     )  # fmt: skip
 
@@ -138,7 +140,8 @@ def column_sum(rows: int, cols: int) -> Kernel:
     j = b.loop(cols)
     i = b.loop(rows, REDUCE)
     return Kernel(
-        sink(store(0, (cols,), [j], reduce(Ops.ADD, load(1, (rows, cols), i, j), i))), [(0, np.zeros(cols, np.float32))], [x],
+        sink(store(0, (cols,), [j], reduce(Ops.ADD, load(1, (rows, cols), i, j), i))),
+        [(0, np.zeros(cols, np.float32))], [x],
         lambda: [x.astype(float).sum(0)],
     )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Kernels from kernel form to results: every kind, each vector width, with and without optimisation, also interpreted."""
+"""Kernels from kernel form to results: every kind, each vector width, with and without steps, also interpreted."""
 
 from __future__ import annotations
 
