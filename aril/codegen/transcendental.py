@@ -372,7 +372,7 @@ def power(x: UOp, y: UOp, a: Arithmetic) -> UOp:
     out = a.where(a.either(a.differ(x, x), a.differ(y, y)), math.nan, out)
     # -1 to an infinite power is 1, and so is 1 to any and any to 0, NaN among them
     endless = a.both(
-        a.equal(size, 1.0), a.equal(a.both(y.bitcast(f.signed), f.signed.max), _bits_of(math.inf, x.dtype))
+        a.equal(size, 1.0), a.equal(a.both(y.bitcast(f.signed), (1 << (f.bits - 1)) - 1), _bits_of(math.inf, x.dtype))
     )
     one = a.either(a.either(endless, a.equal(x, 1.0)), a.equal(y, 0.0))
     return a.where(one, 1.0, out)

@@ -266,7 +266,7 @@ def _libm_fma() -> Any:
 
 def _two_sum(a: Array, b: Array) -> tuple[Array, Array]:
     total = a + b
-    part = total - a
+    part: Array = total - a
     return total, (a - (total - part)) + (b - part)
 
 

@@ -44,12 +44,12 @@ def ulps(got: np.ndarray, exact: np.ndarray) -> float:
     return float(np.max(np.abs(got[usual].astype(np.longdouble) - exact[usual]) / spacing))
 
 
-def samples(dtype: DType, low: float, high: float, n: int = 40000) -> np.ndarray:
+def samples(dtype: DType, low: float, high: float, n: int = 20000) -> np.ndarray:
     rng = np.random.default_rng(7)
     return rng.uniform(low, high, n).astype(FLOATS[dtype])
 
 
-def all_sizes(dtype: DType, n: int = 60000) -> np.ndarray:
+def all_sizes(dtype: DType, n: int = 30000) -> np.ndarray:
     """Numbers of every exponent, and the special ones."""
     kind = FLOATS[dtype]
     rng = np.random.default_rng(8)
@@ -104,7 +104,7 @@ def test_sin(dtype, fma):
 def test_pow(dtype):
     kind = FLOATS[dtype]
     rng = np.random.default_rng(9)
-    n = 40000
+    n = 20000
     base = np.exp(rng.uniform(-40, 40, n)).astype(kind)
     top = 60.0 if kind is np.float32 else 500.0
     exponent = rng.uniform(-1, 1, n) * top / np.maximum(np.abs(np.log(base)), 0.1)
