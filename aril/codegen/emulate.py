@@ -59,16 +59,19 @@ def _replace(u: UOp, src: tuple[UOp, ...], done: dict[UOp, UOp], missing: set[DT
         kind = next((s.dtype for s in u.src if s.dtype in missing), kind)
     if u.op is Ops.STORE and u.src[0].dtype in missing:
         kind = u.src[0].dtype
-        if src[0].dtype is not _F32:  # registers keep float32
+        if src[0].dtype is not _F32:
             value = _as_value(u.src[1], src[1], kind)
             return UOp(Ops.STORE, (src[0], encode(value, kind), *src[2:]))
         return UOp(Ops.STORE, (src[0], _as_value(u.src[1], src[1], kind), *src[2:]))
     if u.op is Ops.BITCAST and u.src[0].dtype in missing:
         return encode(src[0], u.src[0].dtype).bitcast(u.dtype)
+    if u.op is Ops.CAST and u.src[0].dtype in missing and kind not in missing:
+        return src[0].cast(kind)
     if kind not in missing:
         return u.with_src(src) if src else u
     if u.op in OpGroup.STORAGE:
-        dtype = _F32 if u.arg.addrspace is AddrSpace.REG else _UNSIGNED[kind.itemsize]
+        # memory of the kernel's own holds float32: a panel is read many times for once that it is filled
+        dtype = _UNSIGNED[kind.itemsize] if u.arg.addrspace is AddrSpace.GLOBAL else _F32
         return UOp(u.op, (), u.arg._replace(dtype=dtype), dtype)
     if u.op is Ops.CONST:
         return UOp.const(_F32, u.arg)
