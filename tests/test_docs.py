@@ -34,3 +34,10 @@ def test_what_the_quickstart_says_of_a_gradient_is_printed(capsys):
 def test_links_between_pages_lead_somewhere(page):
     for link in re.findall(r"\]\((?!https?:)([^)#]+)\)", (ROOT / page).read_text()):
         assert (ROOT / page).parent.joinpath(link).exists(), link
+
+
+def test_the_tests_that_show_a_system_exist():
+    shown = re.findall(r"\btests/[\w/.]+", (ROOT / "docs/systems.md").read_text())
+    assert shown
+    for path in shown:
+        assert (ROOT / path).exists(), path
