@@ -63,7 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     length.add_argument("--epochs", type=_positive, help="times through the 60,000 training images")
     length.add_argument("--steps", type=_positive, default=100, help="training steps (default: %(default)s)")
     mnist.add_argument("--batch", type=_positive, default=512, help="images a step (default: %(default)s)")
-    mnist.add_argument("--lr", type=float, default=2e-3, help="learning rate of Adam (default: %(default)s)")
+    mnist.add_argument("--lr", type=float, default=3e-3, help="highest learning rate of Adam (default: %(default)s)")
     mnist.add_argument("--seed", type=int, default=0, help="of weights and order (default: %(default)s)")
     mnist.add_argument(
         "--save", type=Path, default=Path("mnist.safetensors"), metavar="PATH", help="the weights' file (%(default)s)"

@@ -57,10 +57,12 @@ def batches(count: int, size: int, steps: int, seed: int) -> list[NDArray[np.int
 def train(net: Net, images: Images, labels: Labels, order: list[NDArray[np.intp]], lr: float) -> Iterator[float]:
     """Train `net` by Adam, a step for each index array of `order`; gives the loss of each step.
 
-    The rate follows one cycle with its peak at `lr`: few steps go further than with a rate that stays.
+    The rate climbs to `lr` in five steps, stays, and falls to nothing in the last two fifths: a short run ends higher
+    so than with one rate throughout.
     """
     optimizer = nn.optim.Adam(nn.state.get_parameters(net), lr=lr)
-    rate = nn.schedules.Schedule(optimizer, nn.schedules.one_cycle(lr, len(order), rise=0.2))
+    steps = len(order)
+    rate = nn.schedules.Schedule(optimizer, lambda t: lr * min(1.0, (t + 1) / 5, (steps - t) / (0.4 * steps)))
 
     @jit
     def step(x: Tensor, y: Tensor) -> Tensor:
