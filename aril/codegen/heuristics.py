@@ -66,11 +66,27 @@ def choose(plan: Plan) -> None:
 
 def _choose_all(plan: Plan) -> None:
     merge_loops(plan)
+    if plan.renderer.chunks_are_lanes:
+        _spread(plan)
+        return
     count = len(plan.sink.src)
     for i in reversed(range(count)):  # from the last: a peeled nest moves those after it
         nest = plan.nest(i)
         if _is_plain(nest) and not (count == 1 and plan_contraction(plan, nest)):
             _plan_generic(plan, i, alone=count == 1)
+
+
+def _spread(plan: Plan) -> None:
+    """Every output loop becomes the launch index, and long reductions into few outputs become lanes."""
+    nest = plan.nest(0)
+    if len(plan.sink.src) != 1 or not _is_plain(nest):
+        return
+    outputs = nest.turns(frozenset(nest.loops))
+    if nest.loops:
+        plan.do(Chunk(tuple([r.arg.id for r in nest.loops])), "the launch index is an axis of arrays")
+    if outputs < 256:
+        for loop in [r for u in nest.reduces for r in u.src[1:] if is_constant(r) and length(r) >= 64]:
+            vectorise_reduction(plan, loop.arg.id, plan.renderer.max_vector_lanes, copies=1)
 
 
 def _is_plain(nest: Nest) -> bool:

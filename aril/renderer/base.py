@@ -22,6 +22,7 @@ class RenderError(ValueError):
 class Renderer:
     """A target as code generation sees it. Bytes for sizes; `cores` is how many chunks run at once.
 
+    `chunks_are_lanes`: the launch index is the only axis that runs side by side, in one go (an interpreter's arrays).
     `name` is the renderer's ("LLVM"), `device` the device whose kernels it makes, `language` what CUSTOM nodes must be
     written in. `ops` are the arithmetic operations it has, `dtypes` the types it computes with.
     """
@@ -39,6 +40,7 @@ class Renderer:
     cores: int = 1
     has_local: bool = False
     has_fma: bool = True
+    chunks_are_lanes: bool = False
     ops: frozenset[Ops] = OpGroup.ALU
     dtypes: frozenset[DType] = frozenset(dtypes.all)
 

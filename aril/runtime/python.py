@@ -64,14 +64,14 @@ _PICKLE = "# pickle: "
 
 @dataclass(frozen=True)
 class PythonRenderer(Renderer):
-    """Everything is supported as it is. Launch indices cost least (they are NumPy's axis): hence so many "cores"."""
+    """Everything is supported as it is. The launch index is NumPy's axis."""
 
     name: str = "PYTHON"
     device: str = "PYTHON"
     language: str = "python"
     vector_bytes: int = 64
     vector_registers: int = 32
-    cores: int = 4096
+    chunks_are_lanes: bool = True
     has_local: bool = True
 
     def render(self, name: str, uops: Sequence[UOp], nbufs: int | None = None) -> str:
