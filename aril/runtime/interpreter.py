@@ -21,6 +21,7 @@ from aril.uop.node import UOp
 
 _LANES = 1 << 15  # launch indices taken at a time
 _PRIVATE_BYTES = 64 << 20  # bound on the LOCAL and REG memory of the lanes taken at a time
+_ZERO = np.zeros((1, 1), np.int64)
 _LOG2E = 1.4426950408889634
 
 
@@ -208,10 +209,13 @@ class Interpreter:
             return natural
         kinds = [dtypes.bool if u.op is Ops.WHERE and i == 0 else dtype for i in range(len(u.src))]
         get = [self._source(x, t) for x, t in zip(u.src, kinds, strict=True)]
-        op = u.op
+        try:
+            fn = alu.function(u.op, dtype)
+        except NotImplementedError as error:
+            raise KernelError(f"{self.name}: {error}") from None
 
         def step(s: _State) -> None:
-            s.v[k] = alu.evaluate(op, dtype, *[g(s) for g in get])
+            s.v[k] = fn(*[g(s) for g in get])
 
         return step
 
@@ -349,9 +353,10 @@ class Interpreter:
             index, x = self._checked(u, a, allowed, s), alu.to_storage(value(s), dtype)
             if not a.memory.size:
                 return
-            rows = np.arange(s.lanes)[:, None] if a.private else np.zeros((1, 1), np.int64)
+            rows = np.arange(s.lanes)[:, None] if a.private else _ZERO
             if allowed is None:
-                rows, index, x = np.broadcast_arrays(rows, index, x)
+                if not a.private and len(index) < len(x):  # the lanes write one element: the last stays
+                    index, x = np.broadcast_arrays(index, x)
             else:
                 rows, index, x, allowed = np.broadcast_arrays(rows, index, x, allowed)
                 rows, index, x = rows[allowed], index[allowed], x[allowed]
@@ -394,7 +399,7 @@ class Interpreter:
     def _checked(self, u: UOp, a: _Address, allowed: Array | None, s: _State) -> Array:
         """The indices of an access, 0 where the lane takes no part. KernelError where one lies outside the storage."""
         size = a.memory.shape[-1]
-        outside = (a.index < 0) | (a.index >= size)
+        outside = a.index.view(np.uint64) >= size  # negative ones are large then
         if not outside.any():
             return a.index
         if allowed is not None:

@@ -182,16 +182,27 @@ def evaluate(op: Ops, dtype: DType, *x: Array) -> Array:
 
     Errors: NotImplementedError for an operation that is no arithmetic.
     """
-    fn = (_FLOAT if dtype.kind == "f" else _BOOL if dtype.kind == "b" else _INTEGER).get(op) or _ANY.get(op)
+    return function(op, dtype)(*x)
+
+
+@cache
+def function(op: Ops, dtype: DType) -> Callable[..., Array]:
+    """`evaluate` for one operation and dtype."""
+    table = _FLOAT if dtype.kind == "f" else _BOOL if dtype.kind == "b" else _INTEGER
+    fn = table.get(op) or _ANY.get(op)
     if fn is None:
         raise NotImplementedError(f"the interpreter has no {op.name} on {dtype.name}")
-    out: Array = fn(*x)
     if op in (Ops.CMPLT, Ops.CMPNE, Ops.CMPEQ):
-        return out
+        return fn
     if dtype not in _NATIVE and op is not Ops.WHERE:
-        return round_to(out, dtype)
-    kind = register_type(dtype)
-    return out if out.dtype == kind else out.astype(kind)
+        return lambda *x: round_to(fn(*x), dtype)
+    kind = np.dtype(register_type(dtype))
+
+    def run(*x: Array) -> Array:
+        out = fn(*x)
+        return out if out.dtype is kind or out.dtype == kind else out.astype(kind)
+
+    return run
 
 
 def _wider(fn: Callable[..., Array]) -> Callable[..., Array]:

@@ -183,6 +183,8 @@ def test_what_is_not_for_this_target_is_refused():
         Interpreter([custom])
     with pytest.raises(KernelError, match="WMMA"):
         Interpreter([UOp(Ops.WMMA, (), None, dtypes.float32)])
+    with pytest.raises(KernelError, match="no EXP2 on int32"):
+        Interpreter(linear(UOp(Ops.EXP2, (const(1),))))
     with pytest.raises(KernelError, match="RANGE is never closed"):
         Interpreter(linear(loop(3)))
     with pytest.raises(KernelError, match="buffer 0 has 3 elements, the kernel uses 8"):
