@@ -7,31 +7,40 @@ vector serves many multiply-adds. An operand that is strided in the lanes, or wh
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
+from aril.codegen.accumulate import fresh_id
 from aril.codegen.analysis import Access, Nest, is_constant, length, reduce_loops_of
+from aril.codegen.panels import Block, Stage
 from aril.codegen.plan import Plan
-from aril.codegen.steps import Id, Reorder, Split, Stage, Unroll, Upcast, Vectorize, operands_of
+from aril.codegen.steps import Id, Reorder, Split, Unroll, Upcast, Vectorize, operands_of
 from aril.ops import Ops
 from aril.uop.args import AxisType
 from aril.uop.node import UOp
 
 _FACTORS = (2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 20, 24)
 _LEAST_WORK = 2048  # multiply-adds below which a tile does not pay for its code
+CHUNKS_EACH = 8  # chunks of a blocked reduction: each packs its operand anew
 _WAYS, _WAY = 8, 4096  # a first-level cache holds this many lines at one distance
 
 
 @dataclass(frozen=True, eq=False)
 class Tile:
-    """A register tile. `cost` is in cycles a multiply-add of one lane; `staged` numbers operands put into a panel."""
+    """A register tile. `cost` is in cycles a multiply-add of one lane; `staged` numbers the reduction's operands that are
+    put into a panel, `blocked` are its loops that go around the nest so that panels stay small."""
 
     lane: UOp
     lanes: int
     vectors: int
     rows: tuple[tuple[UOp, int], ...]
-    staged: tuple[int, ...]
-    cost: float
+    staged: tuple[int, ...] = ()
+    blocked: tuple[UOp, ...] = ()
+    cost: float = 0.0
+
+    @property
+    def accumulators(self) -> int:
+        return self.vectors * prod([f for _, f in self.rows])
 
 
 def plan_contraction(plan: Plan, nest: Nest) -> bool:
@@ -78,18 +87,38 @@ class _Operand:
 
 
 def _choose(plan: Plan, nest: Nest, reduction: UOp, loads: list[Access], width: int) -> Tile | None:
-    numbers = {u: i for i, u in enumerate(operands_of(plan.sink))}
     written = {a.storage for a in nest.accesses if a.is_store}
-    operands = [_Operand(numbers[a.node], a, a.storage not in written) for a in loads if a.node in numbers]
-    if len(operands) != len(loads):
+    order = reduction_loads(plan.sink)
+    if any(a.node not in order for a in loads):
         return None
-    stores = [a for a in nest.accesses if a.is_store]
+    operands = [_Operand(order.index(a.node), a, a.storage not in written) for a in loads]
+    own = frozenset(reduce_loops_of(reduction))
+    ends = [a for a in nest.accesses if not own & a.loops]
     best: Tile | None = None
-    for tile in _candidates(plan, nest, reduction, width):
-        scored = _score(plan, nest, reduction, operands, stores, tile)
+    for tile in sorted(_candidates(plan, nest, reduction, width), key=lambda t: -t.accumulators):
+        if best is not None and _least_cost(tile, own) >= best.cost:
+            continue
+        scored = _score(plan, nest, reduction, operands, ends, tile)
         if scored is not None and (best is None or scored.cost < best.cost * 0.999):
             best = scored
     return best
+
+
+def _least_cost(tile: Tile, own: frozenset[UOp]) -> float:
+    """What `_score` cannot go below."""
+    cost = max(tile.accumulators / 2, 4.0) / (tile.accumulators * tile.lanes)
+    if tile.lane not in own:
+        block = tile.lanes * tile.vectors
+        cost *= -(-length(tile.lane) // block) * block / length(tile.lane)
+    for r, f in tile.rows:
+        cost *= -(-length(r) // f) * f / length(r)
+    return cost
+
+
+def reduction_loads(sink: UOp) -> list[UOp]:
+    """The operands of the kernel's only reduction, in the order of a walk."""
+    reductions = [u for u in sink.toposort() if u.op is Ops.REDUCE]
+    return operands_of(reductions[0]) if len(reductions) == 1 else []
 
 
 def _candidates(plan: Plan, nest: Nest, reduction: UOp, width: int) -> Iterator[Tile]:
@@ -106,7 +135,7 @@ def _candidates(plan: Plan, nest: Nest, reduction: UOp, width: int) -> Iterator[
                 for f in _factors(nest, a, 8):
                     for g in _factors(nest, b, 8):
                         if f * g + min(f, g) <= limit and f * g >= 4:
-                            yield Tile(lane, lanes, 1, ((a, f), (b, g)), (), 0.0)
+                            yield Tile(lane, lanes, 1, ((a, f), (b, g)))
             continue
         for vectors in (1, 2, 3, 4):
             if vectors > 1 and (vectors - 1) * lanes >= n:
@@ -118,12 +147,12 @@ def _candidates(plan: Plan, nest: Nest, reduction: UOp, width: int) -> Iterator[
                 if row is lane:
                     continue
                 for f in _factors(nest, row, most):
-                    yield Tile(lane, lanes, vectors, ((row, f),), (), 0.0)
+                    yield Tile(lane, lanes, vectors, ((row, f),))
                     if f == length(row) and f * 2 <= most:
                         for second in out:
                             if second is not lane and second is not row:
                                 for g in _factors(nest, second, most // f):
-                                    yield Tile(lane, lanes, vectors, ((row, f), (second, g)), (), 0.0)
+                                    yield Tile(lane, lanes, vectors, ((row, f), (second, g)))
 
 
 def _pairs(loops: list[UOp]) -> Iterator[tuple[UOp, UOp]]:
@@ -139,67 +168,97 @@ def _factors(nest: Nest, loop: UOp, most: int) -> list[int]:
 
 
 def _score(
-    plan: Plan, nest: Nest, reduction: UOp, operands: list[_Operand], stores: list[Access], tile: Tile
+    plan: Plan, nest: Nest, reduction: UOp, operands: list[_Operand], ends: list[Access], tile: Tile
 ) -> Tile | None:
-    renderer, lane = plan.renderer, tile.lane
-    own = reduce_loops_of(reduction)
-    factors = dict(tile.rows)
-    accumulators = tile.vectors * prod(factors.values())
+    """The tile with its cost and what it stages, in cycles a step of the reduction and then for each element."""
+    lane, own = tile.lane, reduce_loops_of(reduction)
+    rows = prod([f for _, f in tile.rows])
+    accumulators = tile.vectors * rows
     across = lane in own
+    depth = prod([length(r) for r in own])
     loads = staging = 0.0
     staged: list[int] = []
+    blocked: tuple[UOp, ...] = ()
     for x in operands:
         count = prod([f for r, f in tile.rows if x.uses(r)])
         if not x.uses(lane):
-            conflicts = False
-            for r, f in tile.rows:
-                stride = x.access.stride(r)
-                if x.uses(r) and f > _WAYS and stride and stride * x.access.itemsize % _WAY == 0:
-                    conflicts = True
-            loads += count * (4.0 if conflicts else 1.0)
+            loads += count * _broadcast_cost(x, tile)
             continue
         count *= tile.vectors
-        stride = x.access.stride(lane)
-        contiguous = stride == 1
-        far = not across and contiguous and _is_far(x, own, lane, tile)
-        if not across and (not contiguous or far):
-            panel = tile.lanes * tile.vectors * prod([length(r) for r in own if x.uses(r)])
-            free = not any(x.uses(r) for r, _ in tile.rows) and all(is_constant(r) for r in own if x.uses(r))
-            reuse = prod([length(r) for r in nest.loops if not x.uses(r)])
-            pack = (0.3 if contiguous else 1.5) * tile.lanes * 2
-            if x.stageable and free and panel * x.access.itemsize <= renderer.l2 // 2:
-                cheaper = count * (1.6 if far else tile.lanes * 1.2)
-                price = pack * prod([length(r) for r in own if x.uses(r)]) * tile.vectors
-                steps = prod([length(r) for r in own]) * max(1.0, reuse / max(1, prod(factors.values())))
-                if price / steps + count < cheaper:
-                    staged.append(x.number)
-                    staging += price / steps
-                    loads += count
-                    continue
-            loads += count * (1.6 if far else tile.lanes * 1.2)
-        else:
-            loads += count * (1.3 if contiguous else tile.lanes * 1.2)
-    cycles = max(accumulators / 2, loads / 2, (accumulators + loads + 2) / 4, 4.0) + staging
-    depth = prod([length(r) for r in own])
-    steps = depth / tile.lanes if across else depth
-    end = 15.0 + accumulators
-    for s in stores:
+        contiguous = x.access.stride(lane) == 1
         if across:
-            end += accumulators * 14
-        else:
-            end += accumulators * (1.0 if s.stride(lane) == 1 else tile.lanes * 1.3)
+            loads += count * (1.3 if contiguous else tile.lanes * 1.5)
+            continue
+        far = contiguous and _is_far(x, own, tile)
+        direct = count * ((1.6 if far else 1.3) if contiguous else tile.lanes * 1.5)
+        panel = None if contiguous and not far else _panel(plan, x, own, tile)
+        if panel is not None:
+            packed = prod([length(r) for r in own if x.uses(r)]) * tile.vectors
+            uses = max(
+                1.0, prod([length(r) for r in nest.loops if not x.uses(r)]) / rows / (CHUNKS_EACH if panel else 1)
+            )
+            price = packed * (0.3 if contiguous else 0.5) * tile.lanes / (depth * uses)
+            inner = depth / prod([length(r) for r in panel])
+            price += 2.5 * accumulators / inner if panel else 0.0
+            if price + count < direct and (not panel or not blocked or panel == blocked):
+                staged.append(x.number)
+                staging += price
+                blocked = panel or blocked
+                loads += count
+                continue
+        loads += direct
+    cycles = max(accumulators / 2, loads / 2, (accumulators + loads + 2) / 4, 4.0) + staging
+    end = 15.0 + accumulators + sum(_end_cost(a, tile, accumulators, across) for a in ends)
     n, block = length(lane), tile.lanes * tile.vectors
     if across:
         waste = (n // tile.lanes + (n % tile.lanes > 0) * 1.2) * tile.lanes / n
+        end /= tile.lanes
     else:
         waste = -(-n // block) * block / n
     for r, f in tile.rows:
         waste *= -(-length(r) // f) * f / length(r)
+    steps = depth / tile.lanes if across else depth
     cost = (cycles + end / max(1.0, steps)) * waste / (accumulators * tile.lanes)
-    return Tile(lane, tile.lanes, tile.vectors, tile.rows, tuple(staged), cost)
+    return replace(tile, staged=tuple(staged), blocked=blocked, cost=cost)
 
 
-def _is_far(x: _Operand, own: tuple[UOp, ...], lane: UOp, tile: Tile) -> bool:
+def _broadcast_cost(x: _Operand, tile: Tile) -> float:
+    for r, f in tile.rows:
+        stride = x.access.stride(r)
+        if x.uses(r) and f > _WAYS and stride and stride * x.access.itemsize % _WAY == 0:
+            return 4.0  # the rows push one another out of the first-level cache
+    apart = any(x.uses(r) and abs(x.access.stride(r) or 64) * x.access.itemsize >= 64 for r, _ in tile.rows)
+    return 1.05 if apart else 1.0
+
+
+def _end_cost(a: Access, tile: Tile, accumulators: int, across: bool) -> float:
+    """Cycles of a store, or of a load after the reduction, for one tile."""
+    if across:
+        return accumulators * 14.0
+    if tile.lane not in a.loops or a.stride(tile.lane) == 1:
+        return float(accumulators)
+    for r, f in tile.rows:
+        if a.stride(r) == 1 and f >= 4 and f & (f - 1) == 0:
+            return accumulators * tile.lanes * 0.4  # transposed in registers
+    return accumulators * tile.lanes * 1.3
+
+
+def _panel(plan: Plan, x: _Operand, own: tuple[UOp, ...], tile: Tile) -> tuple[UOp, ...] | None:
+    """The loops of the reduction to go outside so that a panel of the operand stays in cache; None where it cannot."""
+    loops = sorted([r for r in own if x.uses(r)], key=lambda r: r.arg.id)
+    if not x.stageable or any(x.uses(r) for r, _ in tile.rows) or not all(is_constant(r) for r in loops):
+        return None
+    room = plan.renderer.l2 // 2 // (x.access.itemsize * tile.lanes * tile.vectors)
+    inside = list(loops)
+    while inside and prod([length(r) for r in inside]) > room:
+        inside.pop(0)
+    outside = tuple([r for r in loops if r not in inside])
+    if outside and (not inside or prod([length(r) for r in inside]) < 32 or len(outside) > 1):
+        return None
+    return outside
+
+
+def _is_far(x: _Operand, own: tuple[UOp, ...], tile: Tile) -> bool:
     """Whether steps of the reduction lie so far apart that a packed panel reads better."""
     strides = [abs(x.access.stride(r) or 0) * x.access.itemsize for r in own if x.uses(r)]
     deep = prod([length(r) for r in own if x.uses(r)])
@@ -235,28 +294,49 @@ def _apply(plan: Plan, nest: Nest, reduction: UOp, tile: Tile) -> None:
         else:
             outer[row] = tile_id
         plan.do(Upcast(copies), "rows of the tile")
-    moved: set[UOp] = set()
-    for number in tile.staged:
-        access = next(a for a in nest.accesses if a.node is operands_of_nest(nest)[number])
-        depth = tuple([r.arg.id for r in own if r in access.loops])
-        moved |= {r for r in outer if r in access.loops}
-        plan.do(Stage(number, (*depth, *inner)), "packed in the order of use")
+    moved = {r for r in outer for number in tile.staged if r in reduction_loads_of(reduction)[number].ranges}
     _unroll(plan, own, tile)
     if moved and len(outer) > 1:
         order = [outer[r] for r in outer if r in moved] + [outer[r] for r in outer if r not in moved]
         if order != sorted(order):
             plan.do(Reorder(tuple(order)), "a panel is filled once for all tiles that use it")
-    from aril.codegen.heuristics import chunk_output
+    from aril.codegen.heuristics import CHUNK_NS, chunk_output
 
     total = nest.turns(frozenset(nest.loops) | frozenset(own)) * tile.cost / 3
     now = plan.nest(0)
     loops = tuple([r for r in now.loops if r.arg.kind is AxisType.LOOP])
-    chunk_output(plan, now, total, None, 1, loops)
+    if tile.blocked:
+        total = min(total, CHUNK_NS * CHUNKS_EACH)
+    chunk_output(plan, now, total, None, 1, loops, exact=bool(tile.blocked))
+    names = {i: i for i in inner}
+    for r in tile.blocked:
+        names = _block(plan, r.arg.id, names)
+    for number in tile.staged:
+        load = reduction_loads(plan.sink)[number]
+        depth = tuple(
+            [r.arg.id for r in own if r in reduction_loads_of(reduction)[number].ranges and r not in tile.blocked]
+        )
+        plan.do(
+            Stage(operands_of(plan.sink).index(load), (*depth, *[names[i] for i in inner])),
+            "packed in the order of use",
+        )
 
 
-def operands_of_nest(nest: Nest) -> list[UOp]:
-    """The operands as `Stage` numbers them, of a kernel of one nest."""
-    return operands_of(nest.effect)
+def reduction_loads_of(reduction: UOp) -> list[UOp]:
+    """The operands of a reduction, in the order of a walk."""
+    return operands_of(reduction)
+
+
+def _block(plan: Plan, id: Id, names: dict[Id, Id]) -> dict[Id, Id]:
+    """Take the step, and give the new ids of the loops `names` inside the updates."""
+    reduction = next(u for u in plan.sink.toposort() if u.op is Ops.REDUCE)
+    start = fresh_id(plan.sink)
+    outs = sorted(
+        [r for r in reduction.ranges if r.arg.kind is not AxisType.GLOBAL], key=lambda r: (r.arg.kind, r.arg.id)
+    )
+    plan.do(Block(id), "so that a packed operand stays in cache")
+    after = {r.arg.id: (start + len(outs) + i,) for i, r in enumerate(outs)}
+    return {old: after[now] for old, now in names.items()}
 
 
 def _split(plan: Plan, nest: Nest, loop: UOp, factor: int, why: str) -> tuple[Id | None, Id]:

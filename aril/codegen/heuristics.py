@@ -330,9 +330,19 @@ def _chunk(plan: Plan, nest: Nest, lane: UOp | None) -> None:
 
 
 def chunk_output(
-    plan: Plan, nest: Nest, total: float, lane: UOp | None, lane_block: int, loops: tuple[UOp, ...] | None = None
+    plan: Plan,
+    nest: Nest,
+    total: float,
+    lane: UOp | None,
+    lane_block: int,
+    loops: tuple[UOp, ...] | None = None,
+    exact: bool = False,
 ) -> None:
-    """Outer output loops to the launch index, so that a chunk is worth a thread's while."""
+    """Outer output loops to the launch index, so that a chunk is worth a thread's while.
+
+    `total` is the nest's time in nanoseconds; `lane` the loop of the lanes, split in multiples of `lane_block` if need
+    be. `loops` are those to take (default: all of the nest). With `exact` every chunk has the same number of turns.
+    """
     if total < 2 * CHUNK_NS or not nest.repeatable and any(u.op is Ops.ATOMIC for u in nest.nodes):
         return
     shared = nest.loops if loops is None else loops
@@ -351,6 +361,10 @@ def chunk_output(
                 left //= n
             continue
         block = max(2, -(-n // left))
+        if exact:
+            block = next((b for b in range(block, n) if n % b == 0), n)
+            if block == n:
+                continue
         if is_constant(r):
             block = next((b for b in range(block, min(n, 2 * block)) if n % b == 0), block)
         plan.do(Split(r.arg.id, block, "exact" if is_constant(r) and n % block == 0 else "ragged"), "turns of a chunk")

@@ -10,11 +10,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from aril.codegen.accumulate import fresh_id, substitute_live
+from aril.codegen.accumulate import substitute_live
 from aril.codegen.affine import LINEAR_OPS, Linear, add, linear, mul
 from aril.dtype import dtypes
 from aril.ops import Ops
-from aril.uop.args import AddrSpace, AxisType, RangeArg
+from aril.uop.args import AxisType, RangeArg
 from aril.uop.node import UOp
 from aril.uop.symbolic import simplify
 
@@ -121,7 +121,7 @@ class Split(Step):
             n is not None and n >= f, f"overlapping tiles need a constant length of at least {f}, not {loop.src[0].arg}"
         )
         self.need(loop not in reduce_loops(sink), "a reduction cannot take elements twice; use tail='peel'")
-        read, written = _storages(sink)
+        read, written = storages_of(sink)
         self.need(
             not read & written, "the kernel reads a buffer it writes, so no element may be done twice; use tail='peel'"
         )
@@ -344,53 +344,6 @@ class Chunk(Step):
         return retype(sink, loops, AxisType.GLOBAL)
 
 
-@dataclass(frozen=True)
-class Stage(Step):
-    """The elements of one operand that the loops `inner` touch are copied to a packed panel ahead of them.
-
-    `operand` counts the LOADs of the kernel in order (`operands_of`); `inner` is the panel's layout, outermost loop
-    first: the last one is contiguous. All loops that move the operand and are not in `inner` stay outside the copy.
-    Needed: loops of constant length, and an operand that no nest writes.
-    """
-
-    operand: int
-    inner: tuple[Id, ...]
-
-    def apply(self, sink: UOp) -> UOp:
-        loads = operands_of(sink)
-        self.need(0 <= self.operand < len(loads), f"the kernel has operands 0 to {len(loads) - 1}")
-        load = loads[self.operand]
-        loops = [self.loop(sink, i) for i in self.inner]
-        self.need(
-            all(r in load.ranges for r in loops), f"operand {self.operand} does not move with all of {self.inner}"
-        )
-        self.need(all(r.src[0].op is Ops.CONST for r in loops), "the panel needs loops of constant length")
-        written = _storages(sink)[1]
-        self.need(load.src[0].src[0].base not in written, "the kernel writes the operand's buffer")
-        size, place = 1, None
-        new = {r: UOp.range(r.src[0], (*_copy_id(sink, i),), _copy_kind(r)) for i, r in enumerate(loops)}
-        for r in reversed(loops):
-            term = mul(r, size)
-            place = term if place is None else add(term, place)
-            size *= int(r.src[0].arg)
-        assert place is not None
-        slot = 1 + max([u.arg.slot for u in sink.toposort() if u.op is Ops.BUFFER], default=-1)
-        panel = UOp.buffer(slot, load.dtype, size, AddrSpace.LOCAL)
-        copy = panel.index(substitute_live(place, new)).store(substitute_live(load, new)).end(*new.values())
-        return sink.substitute({load: panel.after(copy).index(place).load()})
-
-
-def _copy_id(sink: UOp, i: int) -> Id:
-    return (fresh_id(sink) + i,)
-
-
-def _copy_kind(loop: UOp) -> AxisType:
-    kind = loop.arg.kind
-    if kind is AxisType.VECTOR:
-        return kind
-    return AxisType.UPCAST if kind in (AxisType.UPCAST, AxisType.UNROLL) else AxisType.LOOP
-
-
 def operands_of(sink: UOp) -> list[UOp]:
     """The LOADs of GLOBAL storage in the kernel, in the order of a walk: operands are numbered so."""
     return [
@@ -398,7 +351,7 @@ def operands_of(sink: UOp) -> list[UOp]:
     ]
 
 
-def _storages(sink: UOp) -> tuple[set[UOp], set[UOp]]:
+def storages_of(sink: UOp) -> tuple[set[UOp], set[UOp]]:
     """(storage read, storage written) of GLOBAL memory."""
     read, written = set(), set()
     for u in sink.toposort():

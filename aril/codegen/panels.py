@@ -1,0 +1,150 @@
+"""Steps that put memory of the worker's own between a kernel's loops: packed operands and blocked reductions.
+
+They are steps like those of `steps`, kernel form to kernel form; their panels are LOCAL buffers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from aril.codegen.accumulate import fresh_id, identity, substitute_live
+from aril.codegen.affine import add, linear, mul, split_gate
+from aril.codegen.steps import Id, Step, operands_of, storages_of
+from aril.dtype import dtypes
+from aril.ops import Ops
+from aril.uop.args import AddrSpace, AxisType
+from aril.uop.node import UOp
+
+_COPIES = (AxisType.UPCAST, AxisType.UNROLL)
+
+
+@dataclass(frozen=True)
+class Stage(Step):
+    """The elements of one operand that the loops `inner` touch are copied to a packed panel ahead of them.
+
+    `operand` counts the LOADs of the kernel in order (`operands_of`); `inner` is the panel's layout, outermost loop
+    first: the last one is contiguous. All loops that move the operand and are not in `inner` stay outside the copy.
+    Needed: loops of constant length, and an operand that no nest writes.
+    """
+
+    operand: int
+    inner: tuple[Id, ...]
+
+    def apply(self, sink: UOp) -> UOp:
+        loads = operands_of(sink)
+        self.need(0 <= self.operand < len(loads), f"the kernel has operands 0 to {len(loads) - 1}")
+        load = loads[self.operand]
+        loops = [self.loop(sink, i) for i in self.inner]
+        self.need(
+            all(r in load.ranges for r in loops), f"operand {self.operand} does not move with all of {self.inner}"
+        )
+        self.need(all(r.src[0].op is Ops.CONST for r in loops), "the panel needs loops of constant length")
+        self.need(load.src[0].src[0].base not in storages_of(sink)[1], "the kernel writes the operand's buffer")
+        place, size = place_of(loops)
+        panel = UOp.buffer(_free_slot(sink), load.dtype, size, AddrSpace.LOCAL)
+        new, closing = _copy_loops(load, loops, fresh_id(sink))
+        copy = panel.index(substitute_live(place, new)).store(substitute_live(load, new)).end(*closing)
+        return sink.substitute({load: panel.after(copy).index(place).load()})
+
+
+def place_of(loops: list[UOp]) -> tuple[UOp, int]:
+    """(row-major index over `loops`, number of elements)."""
+    place: UOp = _int(0)
+    size = 1
+    for r in reversed(loops):
+        place = add(mul(r, size), place)
+        size *= int(r.src[0].arg)
+    return place, size
+
+
+def _copy_loops(load: UOp, loops: list[UOp], start: int) -> tuple[dict[UOp, UOp], list[UOp]]:
+    """(what each loop is in the copy, the loops of the copy). Loops that move together are one; where lanes are strided and
+    the innermost loop is contiguous, a tile of it is copied at once, to be transposed in registers."""
+    inner, gate = split_gate(load.src[0].src[1])
+    form = linear(inner, {})
+    new: dict[UOp, UOp] = {}
+    closing: list[UOp] = []
+    plain = [r for r in loops if r.arg.kind not in (*_COPIES, AxisType.VECTOR)]
+    groups: list[list[UOp]] = []
+    for r in plain:
+        before = groups[-1][-1] if groups and gate is None else None
+        if before is not None and loops.index(before) + 1 == loops.index(r):
+            a, b = form.coefficient(before), form.coefficient(r)
+            if a is not None and b is not None and a == b * int(r.src[0].arg):
+                groups[-1].append(r)
+                continue
+        groups.append([r])
+    lanes = next((r for r in loops if r.arg.kind is AxisType.VECTOR), None)
+    for i, group in enumerate(groups):
+        length = 1
+        for r in group:
+            length *= int(r.src[0].arg)
+        last = group[-1]
+        tile = 1
+        if i == len(groups) - 1 and lanes is not None and gate is None and form.coefficient(last) == 1:
+            if form.coefficient(lanes) not in (0, 1, None):
+                tile = next((f for f in (4, 2) if length % f == 0 and length > f), 1)
+        loop = UOp.range(length // tile, (start + i, 0))
+        closing.append(loop)
+        value = loop
+        if tile > 1:
+            inside = UOp.range(tile, (start + i, 1), AxisType.UPCAST)
+            closing.append(inside)
+            value = add(mul(loop, tile), inside)
+        # the whole group moves as its last loop does: the others stand still, and in the panel likewise
+        new.update({r: _int(0) for r in group[:-1]})
+        new[last] = value
+    for k, r in enumerate([r for r in loops if r not in plain]):
+        kind = AxisType.VECTOR if r.arg.kind is AxisType.VECTOR else AxisType.UPCAST
+        new[r] = UOp.range(r.src[0], (start + len(groups) + k,), kind)
+        closing.append(new[r])
+    return new, closing
+
+
+@dataclass(frozen=True)
+class Block(Step):
+    """The reduction loop `id` goes around the nest: sums of the rest are added up in a panel of the worker's own.
+
+    What the other loops of the reduction touch in one turn can then be staged. Needed: one nest with one reduction, that
+    is not inside another loop's length, and output loops of constant length (but for the launch index).
+    """
+
+    id: Id
+
+    def apply(self, sink: UOp) -> UOp:
+        loop = self.loop(sink, self.id)
+        reductions = [u for u in sink.toposort() if u.op is Ops.REDUCE]
+        self.need(len(sink.src) == 1 and sink.src[0].op is Ops.END, "the kernel has several nests")
+        self.need(len(reductions) == 1, f"the kernel has {len(reductions)} reductions, not one")
+        old = reductions[0]
+        self.need(loop in old.src[1:], f"loop {self.id} is no loop of the reduction")
+        rest = [s for s in old.src[1:] if s is not loop]
+        self.need(any(s.op is Ops.RANGE for s in rest), "the reduction has no other loop")
+        outs = sorted(
+            [r for r in old.ranges if r.arg.kind is not AxisType.GLOBAL], key=lambda r: (r.arg.kind, r.arg.id)
+        )
+        self.need(all(r.src[0].op is Ops.CONST for r in outs), "the panel needs output loops of constant length")
+        self.need(all(r in sink.src[0].src[1:] for r in outs), "the reduction lies in a loop that is not of the nest")
+        op, start = old.arg[0], fresh_id(sink)
+        place, size = place_of(outs)
+        panel = UOp.buffer(_free_slot(sink), old.dtype, size, AddrSpace.LOCAL)
+        first = {r: UOp.range(r.src[0], (start + i,), r.arg.kind) for i, r in enumerate(outs)}
+        start += len(outs)
+        second = {r: UOp.range(r.src[0], (start + i,), r.arg.kind) for i, r in enumerate(outs)}
+        zero = UOp.const(old.dtype, identity(op, old.dtype))
+        clear = panel.index(substitute_live(place, first)).store(zero).end(*first.values())
+        around = UOp.range(loop.src[0], loop.arg.id, AxisType.LOOP)
+        operands = [s for s in (old.src[0], *rest) if s.op is not Ops.RANGE]
+        inner = UOp(Ops.REDUCE, (*operands, *[s for s in rest if s.op is Ops.RANGE]), old.arg)
+        inner = substitute_live(inner, {**second, loop: around})
+        here = panel.after(clear, around).index(substitute_live(place, second))
+        update = here.store(UOp(op, (here.load(), inner))).end(*second.values()).end(around)
+        return sink.substitute({old: panel.after(update).index(place).load()})
+
+
+def _free_slot(sink: UOp) -> int:
+    return 1 + max([u.arg.slot for u in sink.toposort() if u.op is Ops.BUFFER], default=-1)
+
+
+def _int(value: int) -> UOp:
+    return UOp.const(dtypes.weakint, value)
