@@ -162,18 +162,14 @@ class Items:
                 self.items[item.condition].extra |= item.closes
         containers = self._containers()
         updates = self._updates()
-        groups = self._writers(containers)
+        groups = self._repeated(containers, {store for _, store in updates})
         for _ in range(8):
             self._masks()
             changed = False
             for load, store in updates:
                 changed |= self._lie_in(load, self.items[store].mask)
-            for inits, loops in groups:
-                mask = 0
-                for i in loops:
-                    mask |= self.items[i].mask
-                for i in inits:
-                    changed |= self._lie_in(i, mask)
+            for early, late in groups:
+                changed |= self._lie_in(early, self.items[late].mask)
             if not changed:
                 return
         raise LinearizeError("the loops of this kernel's accumulators depend on one another in a circle")
@@ -230,29 +226,47 @@ class Items:
             cones.append(cone)
         return out
 
-    def _writers(self, containers: dict[int, int]) -> list[tuple[list[int], list[int]]]:
-        """For each register buffer and panel the outermost effects that write it, but an END around all of them."""
-        stores: dict[UOp, list[int]] = {}
+    def _repeated(self, containers: dict[int, int], updates: set[int]) -> list[tuple[int, int]]:
+        """(early, late) effects on one register buffer or panel, where `late` goes on from what `early` left: what
+        repeats the one must repeat the other, as the start of an accumulator lies in the row's loop with its sum."""
+        chains: dict[UOp, list[list[int]]] = {}
         for index, item in enumerate(self.items):
             if item.uop.op is Ops.STORE and item.memory is not None and item.memory.op is Ops.BUFFER:
-                stores.setdefault(item.memory, []).append(index)
-        groups: list[tuple[list[int], list[int]]] = []
-        for found in stores.values():
-            chains = []
-            for s in found:
-                chain = [s]
+                chain = [index]
                 while chain[-1] in containers:
                     chain.append(containers[chain[-1]])
-                chains.append(chain)
-            common = set(chains[0]).intersection(*chains[1:]) if len(chains) > 1 else set()
-            tops = (
-                list(dict.fromkeys([[c for c in chain if c not in common][-1] for chain in chains]))
-                if len(chains) > 1
-                else []
-            )
-            if len(tops) > 1:
-                groups.append((tops, tops))
-        return groups
+                chains.setdefault(item.memory, []).append(chain)
+        pairs: list[tuple[list[int], set[int]]] = []  # outermost effects on one memory, and those of them that go on
+        for found in chains.values():
+            common = set(found[0]).intersection(*found[1:])
+            tops = {chain[0]: next((c for c in reversed(chain) if c not in common), -1) for chain in found}
+            effects = list(dict.fromkeys([t for t in tops.values() if t >= 0]))
+            if len(effects) > 1:
+                pairs.append(
+                    (effects, {t for store, t in tops.items() if _in_registers(self.items[store]) or store in updates})
+                )
+        number = {t: i for i, t in enumerate(dict.fromkeys([t for effects, _ in pairs for t in effects]))}
+        if not number:
+            return []
+        above = self._come_before(number)
+        return [
+            (early, late)
+            for effects, going_on in pairs
+            for late in effects
+            if late in going_on
+            for early in effects
+            if early != late and above[late] >> number[early] & 1
+        ]
+
+    def _come_before(self, number: dict[int, int]) -> list[int]:
+        """For each item the numbered items that it comes after (and itself), as bits."""
+        above: list[int] = []
+        for index, item in enumerate(self.items):
+            bits = 1 << number[index] if index in number else 0
+            for d in item.deps:
+                bits |= above[d]
+            above.append(bits)
+        return above
 
     # --- order of accesses that no AFTER orders ---
 
@@ -269,12 +283,7 @@ class Items:
         number = {s: i for i, s in enumerate([s for m in both for s in stores[m]])}
         if not number:
             return
-        above: list[int] = []  # the stores an item comes after, as bits
-        for index, item in enumerate(self.items):
-            bits = 1 << number[index] if index in number else 0
-            for d in item.deps:
-                bits |= above[d]
-            above.append(bits)
+        above = self._come_before(number)
         nest = 0
         nest_of = []
         for index in range(len(self.items)):
