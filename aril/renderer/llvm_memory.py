@@ -187,16 +187,12 @@ class MemoryWriter(Writer):
         if gate is None:
             self.lines.append(text)
             return
-        ok = self.operand(gate, 0)
-        then, after = self.fresh("store")[1:], self.fresh("next")[1:]
-        self.lines.append(f"  br i1 {ok}, label %{then}, label %{after}")
-        self.label(then)
+        after = self.branch(gate)
         self.lines.append(text)
-        self.lines.append(f"  br label %{after}")
-        self.label(after)
+        self.join(after)
 
     def do_atomic(self, u: UOp) -> None:
-        """ATOMIC(address, value), arg the operation or (operation, order): the old value."""
+        """ATOMIC(address, value) or (address, value, gate), arg the operation or (operation, order): the old value."""
         arg = u.arg if isinstance(u.arg, tuple) else (u.arg,)
         order = {"relaxed": "monotonic"}.get(arg[1], arg[1]) if len(arg) > 1 and arg[1] else "monotonic"
         dtype = u.src[0].dtype
@@ -223,7 +219,24 @@ class MemoryWriter(Writer):
         if name == "max" or (kind == "f" and name != "xchg"):
             name = kind + name
         where, _, align, meta = self.place(u, None)
-        t = memory_type(dtype)
-        self.values[u] = self.value(
-            f"atomicrmw {name} ptr {where}, {t} {self.operand(u.src[1], 0)} {order}, align {align}{meta}"
-        )
+        t, x = memory_type(dtype), self.operand(u.src[1], 0)
+        before = self.block
+        after = self.branch(u.src[2]) if len(u.src) > 2 else ""
+        old = self.value(f"atomicrmw {name} ptr {where}, {t} {x} {order}, align {align}{meta}")
+        if after:
+            inside = self.block
+            self.join(after)
+            old = self.value(f"phi {t} [ {splat(0, dtype, 0)}, %{before} ], [ {old}, %{inside} ]")
+        self.values[u] = old
+
+    def branch(self, gate: UOp) -> str:
+        """Go on only where the gate holds; returns the label at which `join` comes together again."""
+        ok = self.operand(gate, 0)
+        then, after = self.fresh("then")[1:], self.fresh("next")[1:]
+        self.lines.append(f"  br i1 {ok}, label %{then}, label %{after}")
+        self.label(then)
+        return after
+
+    def join(self, after: str) -> None:
+        self.lines.append(f"  br label %{after}")
+        self.label(after)

@@ -380,6 +380,16 @@ def test_atomics_return_the_old_value() -> None:
     same(got, np.arange(0, 20, 2))
 
 
+def test_a_gated_atomic_happens_where_the_gate_holds() -> None:
+    r = UOp.range(10, 0)
+    total = UOp.param(0, dtypes.int32, 1)
+    gate = UOp(Ops.CMPLT, (r, UOp.const(dtypes.weakint, 3)))
+    change = UOp(Ops.ATOMIC, (total.after(r).index(0), UOp.const(dtypes.int32, 2), gate), Ops.ADD)
+    out = np.zeros(1, np.int32)
+    run(linearize(assign_types(UOp.sink(change.end(r)))).src, out)
+    same(out, [6])
+
+
 def test_inline_llvm_is_written_in_and_other_languages_are_refused() -> None:
     def custom(language: str) -> list[UOp]:
         x = UOp.param(1, dtypes.int32, 4).index(1).load()
