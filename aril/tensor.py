@@ -17,8 +17,8 @@ from aril.dtype import DType, DTypeLike, dtypes, promote, strong, to_dtype
 from aril.mixin import OpMixin
 from aril.mixin.base import broadcast_shape
 from aril.ops import OpGroup, Ops
-from aril.tensor_creation import CreationMixin
 from aril.tensor_indexing import TensorIndexing
+from aril.tensor_interop import InteropMixin
 from aril.tensor_random import RandomMixin
 from aril.uop import UOp
 from aril.uop.node import Variable, toposort, track_origin, view_flat
@@ -48,7 +48,7 @@ class _LiveRef(weakref.ref):  # type: ignore[type-arg]
     key: int
 
 
-class Tensor(TensorIndexing, CreationMixin, RandomMixin, OpMixin):
+class Tensor(TensorIndexing, InteropMixin, RandomMixin, OpMixin):
     """A lazy array: `Tensor([1, 2, 3])`, `Tensor(numpy_array)`, `Tensor(2.5)`, `Tensor.zeros(3, 4)`.
 
     data: nested lists, a number, bytes, a NumPy array (copied), another framework's array (through the buffer protocol or
@@ -115,10 +115,6 @@ class Tensor(TensorIndexing, CreationMixin, RandomMixin, OpMixin):
     def device(self) -> Any:
         """The device's name (a tuple of names for a sharded tensor); constants lie on the default one."""
         return self._device if self._device is not None else Device.DEFAULT
-
-    def __repr__(self) -> str:
-        grad = "" if self.grad is None else ", grad=..."
-        return f"<Tensor {self.shape} {self.dtype.name} on {self.device}{grad}>"
 
     def __len__(self) -> int:
         if not self.shape:
@@ -323,26 +319,6 @@ class Tensor(TensorIndexing, CreationMixin, RandomMixin, OpMixin):
             return memory.cast("B").cast(fmt) if len(shape) == 1 else memory
         return memory.cast("B").cast(fmt, shape) if shape else memory.cast("B").cast(fmt)
 
-    def numpy(self) -> Any:
-        """The values as a NumPy array (a copy). bfloat16 and fp8 come as float32, which holds them exactly."""
-        import numpy as np
-
-        x = self.cast_default()
-        if x.dtype.fmt is None:
-            x = x.cast(dtypes.float32)
-        memory = x._buffer().as_memoryview() if x is not self else self._buffer().as_memoryview()
-        return np.frombuffer(memory, dtype=np.dtype(x.dtype.name)).reshape(self.shape).copy()
-
-    def item(self) -> Any:
-        """The value of a tensor of one element, as a Python number. ValueError for more."""
-        if self.numel() != 1:
-            raise ValueError(f"item: a tensor of shape {self.shape} has {self.numel()} elements; item() takes one")
-        return self.numpy().reshape(-1)[0].item()
-
-    def tolist(self) -> Any:
-        """The values as nested lists of Python numbers (a number for shape ())."""
-        return self.numpy().tolist()
-
     def __bool__(self) -> bool:
         if self.numel() != 1:
             raise ValueError(f"the truth of a tensor of shape {self.shape} is ambiguous; use any() or all()")
@@ -358,16 +334,6 @@ class Tensor(TensorIndexing, CreationMixin, RandomMixin, OpMixin):
         if self.dtype.kind not in "iub":
             raise TypeError(f"a {self.dtype.name} tensor is no index")
         return int(self.item())
-
-    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
-        out = self.numpy()
-        return out if dtype is None else out.astype(dtype)
-
-    def __dlpack__(self, *, stream: Any = None, **more: Any) -> Any:
-        return self.numpy().__dlpack__(**more)
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return (1, 0)  # kDLCPU
 
     # --- gradients ---
 
@@ -666,7 +632,11 @@ def _uop_of_data(data: Any, dtype: DType | None, device: DeviceLike | None) -> U
     if isinstance(data, (list, tuple)):
         return _uop_of_list(data, dtype, place)
     if hasattr(data, "__dlpack__") and not hasattr(data, "__array_interface__") and not isinstance(data, np.ndarray):
-        data = np.from_dlpack(data)
+        from aril.interop import from_capsule
+
+        lent = from_capsule(data)
+        own = _stored(lent.array().tobytes(), lent.shape, lent.dtype, place)
+        return own if dtype is None else own.cast(dtype)
     try:
         array = np.asarray(data)
     except Exception as error:
