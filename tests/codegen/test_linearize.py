@@ -313,9 +313,9 @@ def test_ten_thousand_nodes_take_well_under_a_second() -> None:
             )
         )
     sink = UOp.sink(UOp.group(*stores).end(r))
-    start = time.perf_counter()
+    start = time.process_time()
     uops = linearize(sink).src
-    assert len(uops) > 10_000 and time.perf_counter() - start < 1.5
+    assert len(uops) > 10_000 and time.process_time() - start < 1.5
 
 
 def test_deep_chains_do_not_recurse() -> None:
