@@ -73,11 +73,13 @@ class CreationMixin:
         kind = (
             to_dtype(dtype) if dtype is not None else strong(promote(*[dtypes.from_py(v) for v in (start, stop, step)]))
         )
-        if kind.kind in "iu" and not (
-            kind.min <= start <= kind.max and kind.min <= stop - (1 if step > 0 else -1) <= kind.max
+        n = max(math.ceil((stop - start) / step), 0)
+        if (
+            n
+            and kind.kind in "iu"
+            and not (kind.min <= start <= kind.max and kind.min <= stop - (1 if step > 0 else -1) <= kind.max)
         ):
             raise ValueError(f"arange: {start} to {stop} does not fit {kind.name}; give a wider dtype")
-        n = max(math.ceil((stop - start) / step), 0)
         return cls._of(UOp.iota(n), device)._affine(start, step, kind)
 
     def _affine(self: Any, start: Any, step: Any, kind: Any) -> Any:

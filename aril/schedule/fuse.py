@@ -219,6 +219,14 @@ def _spread(uses: dict[UOp, dict[UOp, list[Use]]], u: UOp, kernel: UOp, use: Use
         _add(uses, u.src[0], kernel, Use(tuple(inner), turns, around))
     elif u.op in OpGroup.MOVEMENT:
         _add(uses, u.src[0], kernel, Use(_move(u, sig), use.turns, use.loops))
+    elif u.op is Ops.INDEX:
+        x, place = u.src
+        k = len(place.shape)
+        _add(uses, place, kernel, Use(sig[:k], use.turns, use.loops))
+        _add(uses, x, kernel, Use((_NO_LOOPS.union(*sig[:k]), *sig[k:]), use.turns, use.loops))
+    elif u.op is Ops.STACK:
+        for s in u.src:
+            _add(uses, s, kernel, Use(sig[1:], use.turns, use.loops))
     else:
         for s in u.src:
             _add(uses, s, kernel, use if s.shape else Use((), 0, use.loops))

@@ -61,7 +61,9 @@ def test_scatter(value, dim):
     check(value, Tensor(X).scatter(dim, ti, ts), scattered(X, dim, index, src, lambda a, b: b))
     check(value, Tensor(X).scatter(dim, ti, 2.5), scattered(X, dim, index, src, lambda a, b: 2.5))
     check(value, Tensor(X).scatter(dim, ti, ts, "add"), scattered(X, dim, index, src, lambda a, b: a + b), atol=1e-6)
-    check(value, Tensor(X).scatter(dim, ti, ts, "multiply"), scattered(X, dim, index, src, lambda a, b: a * b), atol=1e-6)
+    check(
+        value, Tensor(X).scatter(dim, ti, ts, "multiply"), scattered(X, dim, index, src, lambda a, b: a * b), atol=1e-6
+    )
     check(value, Tensor(X).scatter_reduce(dim, ti, ts, "amax"), scattered(X, dim, index, src, max))
     check(value, Tensor(X).scatter_reduce(dim, ti, ts, "amin"), scattered(X, dim, index, src, min))
     count = scattered(np.ones_like(X), dim, index, src, lambda a, b: a + 1)

@@ -1,0 +1,134 @@
+"""Assignment in place: what is written, who sees it, and who keeps the old values."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from aril import Tensor, dtypes
+from tests.values import both, check
+
+
+@both
+def test_assign(value):
+    x = Tensor([1.0, 2.0, 3.0])
+    assert x.assign(Tensor([4.0, 5.0, 6.0])) is x
+    check(value, x, [4.0, 5.0, 6.0])
+    x.assign(0)
+    check(value, x, [0.0, 0, 0])
+    x.assign(x + 1)
+    x.assign(x * 3)
+    check(value, x, [3.0, 3, 3])
+
+
+def test_errors():
+    with pytest.raises(ValueError, match="assign"):
+        Tensor([1.0, 2.0]).assign(Tensor([1.0, 2.0, 3.0]))
+    with pytest.raises(TypeError, match="assign: float32 values for a int32"):
+        Tensor([1, 2]).assign(Tensor([1.0, 2.0]))
+
+
+def test_storage_stays():
+    x = Tensor([1.0, 2.0]).realize()
+    memory = x.uop.base.storage
+    x.assign(x + 1).realize()
+    assert x.uop.base.storage is memory and x.tolist() == [2, 3]
+
+
+def test_what_was_computed_before_keeps_the_old_values():
+    x = Tensor([1.0, 2.0])
+    y = x + 10
+    x.assign(x * 100)
+    x.realize()
+    assert x.tolist() == [100, 200] and y.tolist() == [11, 12]
+
+
+def test_many_versions():
+    x = Tensor([1.0])
+    seen = []
+    for i in range(5):
+        seen.append(x * 10)
+        x.assign(x + i)
+    x.realize()
+    assert [t.item() for t in seen] == [10, 10, 20, 40, 70] and x.item() == 11
+
+
+def test_views_see_the_new_values():
+    x = Tensor(np.zeros((2, 3), np.float32))
+    row, flat = x[0], x.reshape(6)
+    x[0, 1] = 5
+    assert row.tolist() == [0, 5, 0] and flat.tolist() == [0, 5, 0, 0, 0, 0]
+    row.assign(Tensor([7.0, 8.0, 9.0]))
+    assert x.tolist() == [[7, 8, 9], [0, 0, 0]]
+
+
+def test_transposed_and_strided_views_are_written_through():
+    x = Tensor(np.zeros((2, 4), np.float32))
+    x.T[1:3].assign(Tensor([[1.0, 2.0], [3.0, 4.0]]))
+    assert x.tolist() == [[0, 1, 3, 0], [0, 2, 4, 0]]
+    x[:, ::2] = 9
+    x[:, ::-1][:, 0] = -1
+    assert x.tolist() == [[9, 1, 9, -1], [9, 2, 9, -1]]
+
+
+def test_equal_computations_do_not_share_changes():
+    x = Tensor([1.0, 2.0])
+    a, b = (x + 1).realize(), (x + 1).realize()
+    a[0] = 50
+    a.realize()
+    assert a.tolist() == [50, 3] and b.tolist() == [2, 3]
+    c, d = Tensor.zeros(2).contiguous(), Tensor.zeros(2).contiguous()
+    Tensor.realize(c, d)
+    c.assign(c + 1).realize()
+    assert c.tolist() == [1, 1] and d.tolist() == [0, 0]
+
+
+def test_a_clone_is_apart():
+    x = Tensor([1.0, 2.0])
+    y = x.clone()
+    x[0] = 9
+    assert y.tolist() == [1, 2] and x.tolist() == [9, 2]
+
+
+def test_unrealized_values_can_be_assigned_to():
+    x = Tensor.zeros(3)
+    x[1] = 2
+    x += 1
+    x[0] = Tensor([5.0])
+    assert x.tolist() == [5, 3, 1]
+    y = Tensor.arange(4) * 2
+    y[1:3] = 0
+    assert y.tolist() == [0, 0, 0, 6]
+
+
+def test_overlapping_reads_and_writes():
+    x = Tensor([1.0, 2.0, 3.0, 4.0])
+    x.assign(x.flip(0))
+    assert x.tolist() == [4, 3, 2, 1]
+    x[1:] = x[:-1]
+    assert x.tolist() == [4, 4, 3, 2]
+    x.assign(x + x.sum())
+    assert x.tolist() == [17, 17, 16, 15]
+
+
+def test_swap():
+    a, b = Tensor([1.0]), Tensor([2.0])
+    old = a + 0
+    a.assign(b)
+    b.assign(old)
+    Tensor.realize(a, b)
+    assert (a.item(), b.item()) == (2, 1)
+
+
+def test_gradients_through_written_values():
+    w = Tensor([1.0, 2.0, 3.0])
+    x = Tensor.zeros(3)
+    x[1:] = w[:2] * 2
+    (g,) = (x * Tensor([1.0, 10.0, 100.0])).sum().gradient(w)
+    assert g.tolist() == [20, 200, 0]
+
+
+def test_empty_and_types():
+    x = Tensor.empty(2, 2, dtype=dtypes.int16)
+    x.assign(Tensor([[1, 2], [3, 4]], dtype="int16"))
+    assert x.tolist() == [[1, 2], [3, 4]]
