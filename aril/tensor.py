@@ -450,7 +450,8 @@ def realize(tensors: Iterable[Tensor]) -> None:
     todo = [t for t in todo if not is_realized(t.uop)]
     if not todo:
         return
-    todo += _readers_of_overwritten([t.uop for t in todo], {id(t) for t in todo})
+    while more := _readers_of_overwritten([t.uop for t in todo], {id(t) for t in todo}):
+        todo += more  # these may hold assignments of their own
     results = realize_uops([t.uop for t in todo], [t._device for t in todo])
     for t, new in zip(todo, results, strict=True):
         old = t.uop
@@ -515,7 +516,8 @@ def _readers_of_overwritten(roots: list[UOp], chosen: set[int]) -> list[Tensor]:
     for t in tensors:
         if t._history is not None and stale[t._history]:
             t._history = None  # its graph would be computed from other values than it was
-        if stale[t.uop] and not _is_storage_view(t.uop) and t.uop.storage is None:
+        base = _storage_base(t.uop)
+        if stale[t.uop] and t.uop.storage is None and base.op is not Ops.BUFFER and (base.op is not Ops.AFTER or base.storage is None):
             out.append(t)
     return out
 

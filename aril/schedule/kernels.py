@@ -13,10 +13,12 @@ from aril.dtype import DType, strong
 from aril.ops import OpGroup, Ops
 from aril.schedule.fuse import Fusion, choose_stored, concrete, is_contraction, nbytes, numel
 from aril.schedule.prepare import is_flat_view
+from aril.schedule.versions import keep_every_state, keep_states
 from aril.uop import KernelInfo, ParamArg, UOp
 from aril.uop.node import view_flat
 
 BUNDLED_ELEMENTS = 1 << 16  # larger nests are worth a launch of their own
+ATTEMPTS = 16  # rounds of deciding what is stored before every state gets a copy
 NESTS_PER_KERNEL = 32  # independent loop nests that one launch may hold
 
 
@@ -71,41 +73,24 @@ class Draft:
     deps: set[Draft] = field(default_factory=set)
     copy: bool = False
     reads: set[UOp] = field(default_factory=set)
+    assigned: set[UOp] = field(default_factory=set)  # storage of others that it writes
 
 
-def protect_versions(sink: UOp, fusion: Fusion) -> UOp:
-    """Reads that a kernel could not order against a write of the same storage get a copy of their own.
-
-    A store whose value reads its own target at other places is computed to memory first; a kernel that reads a storage both before and after a
-    store to it reads a copy of the earlier state.
-    """
-    change: dict[UOp, UOp] = {}
+def protect_targets(sink: UOp, fusion: Fusion) -> UOp:
+    """A store whose value reads its own target at other places is computed to memory first."""
+    change: set[UOp] = set()
     for root in fusion.stored:
         if root.op is Ops.STORE:
             target, value = root.src[:2]
             if _reads_elsewhere(value, target, fusion):
-                change[root] = UOp(Ops.STORE, (target, UOp(Ops.CONTIGUOUS, (value,))))
-        else:
-            versions: dict[UOp, set[UOp]] = {}
-            for n in _region(root, fusion):
-                if n.op is Ops.AFTER or n.op is Ops.PARAM:
-                    versions.setdefault(n.base, set()).add(n)
-            for base, seen in versions.items():
-                if len(seen) > 1 and base in seen:
-                    change[base] = UOp(Ops.CONTIGUOUS, (base,))
-                    return _replace_reads(sink, root, base, fusion)
-    return sink.substitute(change) if change else sink
-
-
-def _replace_reads(sink: UOp, root: UOp, base: UOp, fusion: Fusion) -> UOp:
-    """The graph where kernel `root` reads a copy of `base` instead of it."""
-    done: dict[UOp, UOp] = {base: UOp(Ops.CONTIGUOUS, (base,))}
-    inside = _region(root, fusion)
-    for n in inside:
-        if n in done:
-            continue
-        done[n] = n if n.op is Ops.AFTER or (n in fusion.stored and n is not root) else n.with_src(tuple([done.get(s, s) for s in n.src]))
-    return sink.substitute({root: done[root]})
+                change.add(root)
+    if not change:
+        return sink
+    done: dict[UOp, UOp] = {}
+    for u in sink.toposort():
+        new = u.with_src(tuple([done[s] for s in u.src])) if u.src else u
+        done[u] = new.with_src((new.src[0], UOp(Ops.CONTIGUOUS, (new.src[1],)))) if u in change else new
+    return done[sink]
 
 
 def _region(root: UOp, fusion: Fusion) -> dict[UOp, None]:
@@ -131,8 +116,12 @@ def _reads_elsewhere(value: UOp, target: UOp, fusion: Fusion) -> bool:
 def build(sink: UOp, params: int) -> Schedule:
     """The schedule of a prepared graph over `params` parameters."""
     fusion = choose_stored(sink)
-    for _ in range(16):
-        safe = protect_versions(sink, fusion)
+    for attempt in range(ATTEMPTS):
+        safe = keep_states(sink, fusion.stored)
+        if safe is not sink and attempt == ATTEMPTS - 2:
+            safe = keep_every_state(sink)
+        if safe is sink:
+            safe = protect_targets(sink, fusion)
         if safe is sink:
             break
         sink = safe
@@ -187,7 +176,7 @@ def _draft(
             key = (reductions[0].src[0].shape, reductions[0].arg[1])
         drafts[u] = Draft(
             u, [u], [[(target, value)]], shape, device or "", bool(reductions), any(is_contraction(r) for r in reductions), key,
-            copy=u.op is Ops.COPY,
+            copy=u.op is Ops.COPY, assigned={target.base} if u.op is Ops.STORE else set(),
         )  # fmt: skip
     return rep, drafts, temps
 
@@ -295,12 +284,14 @@ def _merge(drafts: list[Draft], owner: dict[UOp, Draft], fusion: Fusion, rep: di
 
     def join(a: Draft, b: Draft, direct: bool) -> None:
         if direct:
-            known = {t: v for t, v in a.stores[0] if rep_views.get(t) in ("temp", "full")}
+            known = dict(a.stores[0])
             b.stores[0] = [(t, v.substitute(known)) for t, v in b.stores[0]]
-        b.stores[0] = a.stores[0] + b.stores[0]
+        again = {t for t, _ in b.stores[0]}  # nobody sees what is written twice in one turn
+        b.stores[0] = [(t, v) for t, v in a.stores[0] if t not in again] + b.stores[0]
         b.members = a.members + b.members
         b.deps = (a.deps | b.deps) - {a, b}
         b.reads |= a.reads
+        b.assigned |= a.assigned
         b.has_reduce |= a.has_reduce
         b.has_contraction |= a.has_contraction
         b.reduce_key = b.reduce_key or a.reduce_key
@@ -317,10 +308,6 @@ def _merge(drafts: list[Draft], owner: dict[UOp, Draft], fusion: Fusion, rep: di
             if d is not b and masks[d] & bits[b]:
                 masks[d] |= both | bits[b]
 
-    rep_views: dict[UOp, str] = {}
-    for u, d in owner.items():
-        rep_views[d.stores[0][0][0]] = "full" if u.op is Ops.STORE else "temp"
-
     changed = True
     while changed:
         changed = False
@@ -335,7 +322,7 @@ def _merge(drafts: list[Draft], owner: dict[UOp, Draft], fusion: Fusion, rep: di
                     continue
                 if producer.has_reduce and b.has_reduce and producer.reduce_key != b.reduce_key:
                     continue
-                if not _read_in_place(n, b, fusion) or path(producer, b):
+                if not _one_loop(producer, b, where, fusion) or path(producer, b):
                     continue
                 join(producer, b, True)
                 changed = True
@@ -344,10 +331,7 @@ def _merge(drafts: list[Draft], owner: dict[UOp, Draft], fusion: Fusion, rep: di
             for r in list(b.deps) if b in alive and not b.copy else ():
                 if r not in alive or r.copy or r.has_reduce or b.has_reduce or not _same_space(r, b) or path(r, b):
                     continue
-                targets = [m.src[0] for m in b.members if m.op is Ops.STORE]
-                if _waits_only_for_writes(r, b, where) and not any(
-                    _reads_elsewhere(v, t, fusion) for t in targets for m in r.members for v in (m.src[1:2] if m.op is Ops.STORE else m.src)
-                ):
+                if _waits_only_for_writes(r, b, where) and _one_loop(r, b, where, fusion):
                     join(r, b, False)
                     changed = True
         groups: dict[Any, list[Draft]] = {}
@@ -357,10 +341,39 @@ def _merge(drafts: list[Draft], owner: dict[UOp, Draft], fusion: Fusion, rep: di
         for group in groups.values():
             for i, a in enumerate(group):
                 for b in group[i + 1 :]:
-                    if a in alive and b in alive and not masks[a] & bits[b] and not masks[b] & bits[a] and _shares(a, b):
+                    if a in alive and b in alive and not masks[a] & bits[b] and not masks[b] & bits[a] and _shares(a, b) and _one_loop(a, b, where, fusion):
                         join(a, b, False)
                         changed = True
     return list(alive)
+
+
+def _one_loop(a: Draft, b: Draft, where: dict[UOp, Draft], fusion: Fusion) -> bool:
+    """Whether turn i of `b` may run straight after turn i of `a`: what one writes the other touches at the same place only."""
+    if not all(_read_in_place(n, b, fusion) for n in b.reads if n.op is not Ops.AFTER and where.get(n) is a):
+        return False
+    for x, y in ((a, b), (b, a)):
+        assigned = [t for t, _ in x.stores[0] if t.base in x.assigned]
+        for t in assigned:
+            for other, value in y.stores[0]:
+                if (other.base is t.base and other is not t) or _touches_elsewhere(value, t):
+                    return False
+    return True
+
+
+def _touches_elsewhere(value: UOp, target: UOp) -> bool:
+    """Whether computing an element of `value` reads elements of the target's storage other than the same one of `target`."""
+    base = target.base
+    stack, seen = [value], set()
+    while stack:
+        n = stack.pop()
+        if n in seen or n is target:
+            continue
+        seen.add(n)
+        if n.op in OpGroup.ELEMENTWISE:
+            stack.extend(n.src)
+        elif base in n.toposort():
+            return True
+    return False
 
 
 def _waits_only_for_writes(r: Draft, b: Draft, where: dict[UOp, Draft]) -> bool:
@@ -371,7 +384,7 @@ def _waits_only_for_writes(r: Draft, b: Draft, where: dict[UOp, Draft]) -> bool:
 def _producer(n: UOp, where: dict[UOp, Draft]) -> Draft | None:
     if n in where:
         return where[n]
-    if n.op is Ops.AFTER and len(n.src) == 2 and n.src[1].op is Ops.STORE and n.src[1].src[0] is n.src[0]:
+    if n.op is Ops.AFTER and len(n.src) == 2:
         return where.get(n.src[1])
     return None
 

@@ -1,0 +1,155 @@
+"""The order of effects: a read that could not run while the state it reads exists is computed to memory earlier.
+
+In: the prepared SINK and what fusion stores. Out: the SINK with CONTIGUOUS where a value must be kept. Assignments make a storage a chain of
+states (PARAM, AFTER, AFTER, ..); the stores get places 1, 2, .. in one order, and a state lives from the store that makes it
+to the one that ends it. A kernel can run where all states it reads live at once. What reads a state that has ended by the time the
+rest of its kernel can start is stored while it still lives.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Container
+
+from aril.ops import OpGroup, Ops
+from aril.schedule.fuse import numel
+from aril.uop import UOp
+
+NEVER = 1 << 60
+
+
+def state_of(view: UOp) -> UOp:
+    """The state of storage that a view shows: an AFTER, or storage itself (or the computation that is viewed)."""
+    while view.op in OpGroup.MOVEMENT:
+        view = view.src[0]
+    return view
+
+
+def order_stores(order: dict[UOp, None]) -> dict[UOp, int]:
+    """Places 1, 2, .. of the stores: each after those it needs and, where there is a choice, after those that read what it ends."""
+    stores = [u for u in order if u.op is Ops.STORE]
+    if len(stores) == 1:
+        return {stores[0]: 1}
+    needs: dict[UOp, frozenset[UOp]] = {}  # node -> stores before it and states it reads, directly or through values
+    empty: frozenset[UOp] = frozenset()
+    after: dict[UOp, set[UOp]] = {s: set() for s in stores}  # store -> stores that must follow
+    waits = dict.fromkeys(stores, 0)
+    reads: dict[UOp, set[UOp]] = {}  # state -> stores that read it
+    ends: dict[UOp, list[UOp]] = {}  # state -> stores that end it
+    for u in order:
+        if u.op is Ops.AFTER:
+            needs[u] = frozenset((u, *u.src[1:]))
+        elif u.op is Ops.PARAM:
+            needs[u] = frozenset((u,))
+        elif len(u.src) == 1:
+            needs[u] = needs[u.src[0]]
+        elif u.op is Ops.SINK:
+            continue
+        else:
+            parts = [p for p in dict.fromkeys([needs[s] for s in u.src]) if p]
+            needs[u] = empty.union(*parts) if len(parts) > 1 else parts[0] if parts else empty
+        if u.op is Ops.STORE:
+            ends.setdefault(state_of(u.src[0]), []).append(u)
+            for n in needs[u]:
+                if n.op is Ops.STORE:
+                    if u not in after[n]:
+                        after[n].add(u)
+                        waits[u] += 1
+                elif n in needs[u.src[1]]:
+                    reads.setdefault(n, set()).add(u)
+    hopes = dict.fromkeys(stores, 0)  # how many stores should come first, but need not
+    wish: dict[UOp, set[UOp]] = {s: set() for s in stores}
+    for state, enders in ends.items():
+        for reader in reads.get(state, ()):
+            for e in enders:
+                if e is not reader and e not in wish[reader]:
+                    wish[reader].add(e)
+                    hopes[e] += 1
+    number = {s: i for i, s in enumerate(stores)}
+    ready = [(hopes[s], number[s]) for s in stores if not waits[s]]
+    heapq.heapify(ready)
+    place: dict[UOp, int] = {}
+    while ready:
+        hope, i = heapq.heappop(ready)
+        s = stores[i]
+        if s in place or hope != hopes[s]:
+            continue  # listed again with what it is now
+        place[s] = len(place) + 1
+        for e in wish[s]:
+            hopes[e] -= 1
+            if e not in place and not waits[e]:
+                heapq.heappush(ready, (hopes[e], number[e]))
+        for e in after[s]:
+            waits[e] -= 1
+            if not waits[e]:
+                heapq.heappush(ready, (hopes[e], number[e]))
+    return place
+
+
+def keep_states(sink: UOp, stored: Container[UOp]) -> UOp:
+    """`sink` with CONTIGUOUS over what must be computed before a later assignment; `sink` itself where nothing must."""
+    order = sink.toposort()
+    place = order_stores(order)
+    if not place:
+        return sink
+    death: dict[UOp, int] = {}
+    for s, i in place.items():
+        state = state_of(s.src[0])
+        death[state] = min(death.get(state, NEVER), i)
+    first: dict[UOp, int] = {}  # the place from which a node can be computed
+    last: dict[UOp, int] = {}  # the last place at which it can
+    keep: set[UOp] = set()
+    for u in order:
+        if u.op is Ops.SINK:
+            continue
+        if u.op is Ops.AFTER:
+            first[u] = max([place[s] if s in place else first[s] for s in u.src])
+            last[u] = death.get(u, NEVER) - 1
+            continue
+        if not u.src:
+            first[u], last[u] = 0, death.get(u, NEVER) - 1
+            continue
+        sources = u.src[1:] if u.op is Ops.STORE else u.src
+        start = place[u] - 1 if u.op is Ops.STORE else max([first[s] for s in sources])
+        end = NEVER
+        for s in sources:
+            if last[s] < start:
+                keep.add(_smallest(s))
+            else:
+                end = min(end, last[s])
+        first[u], last[u] = start, NEVER if u in stored else end
+    return _kept(sink, order, keep) if keep else sink
+
+
+def keep_every_state(sink: UOp) -> UOp:
+    """`sink` where every read of a state that some store ends reads a copy of it: right whatever is fused."""
+    order = sink.toposort()
+    ended = {state_of(u.src[0]) for u in order if u.op is Ops.STORE}
+    return _kept(sink, order, ended)
+
+
+def _smallest(u: UOp) -> UOp:
+    """What to store so that `u` can be had later: below the movements that only make it larger."""
+    while u.op in OpGroup.MOVEMENT and (u.op is Ops.EXPAND or numel(u.src[0]) <= numel(u)):
+        u = u.src[0]
+    return u
+
+
+def _kept(sink: UOp, order: dict[UOp, None], keep: set[UOp]) -> UOp:
+    """The graph where values in `keep` are read from copies; targets of stores and results stay the storage itself."""
+    done: dict[UOp, UOp] = {}
+    itself: dict[UOp, UOp] = {}
+    for u in order:
+        if u.op is Ops.SINK:
+            continue
+        if u.op in OpGroup.MOVEMENT:
+            itself[u] = u.with_src((itself[u.src[0]], *[done[s] for s in u.src[1:]]))
+            new = u.with_src(tuple([done[s] for s in u.src]))
+        elif u.op in (Ops.STORE, Ops.AFTER):
+            new = itself[u] = u.with_src((itself[u.src[0]], *[done[s] for s in u.src[1:]]))
+        else:
+            new = itself[u] = u.with_src(tuple([done[s] for s in u.src])) if u.src else u
+        done[u] = UOp(Ops.CONTIGUOUS, (new,)) if u in keep and new.op is not Ops.CONTIGUOUS else new
+    return sink.with_src(
+        tuple([itself[s] if state_of(s).op in (Ops.AFTER, Ops.PARAM, Ops.STORE) else done[s] for s in sink.src])
+    )
