@@ -38,6 +38,12 @@ def host_view(u: UOp) -> NDArray[Any] | None:
     Strides, zero and negative ones too, are those of the view. Memory of a device that is not visible here is copied,
     a file is mapped (read-only).
     """
+    found = memory_and_view(u)
+    return None if found is None else found[1]
+
+
+def memory_and_view(u: UOp) -> tuple[NDArray[Any], NDArray[Any]] | None:
+    """(the whole memory, the view of it that the graph is), as `host_view`."""
     chain: list[UOp] = []
     while True:
         if u.op is not Ops.BUFFER and u.storage is not None and u.op is not Ops.CONST:
@@ -53,9 +59,10 @@ def host_view(u: UOp) -> NDArray[Any] | None:
         out = _array(u.storage)
     else:
         return None
+    view = out
     for v in reversed(chain):
-        out = _seen_through(v, out)
-    return out
+        view = _seen_through(v, view)
+    return out, view
 
 
 _VIEWS = OpGroup.MOVEMENT - {Ops.PAD, Ops.SHEAR} | {Ops.DETACH, Ops.BITCAST}
@@ -206,6 +213,17 @@ class _Borrowed:
             call(self.managed.deleter)(ctypes.addressof(self.managed))
 
 
+def dense_order(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The axes from the slowest to the fastest where the elements fill their memory without gaps, else None."""
+    order = sorted(range(len(shape)), key=lambda i: (-strides[i], i))
+    step = 1
+    for i in reversed(order):
+        if shape[i] != 1 and strides[i] != step:
+            return None
+        step *= shape[i]
+    return tuple(order)
+
+
 @dataclass(frozen=True, slots=True)
 class Foreign:
     """Memory of another library: strides in elements; `owner` keeps it alive."""
@@ -219,14 +237,9 @@ class Foreign:
 
     @property
     def dense_order(self) -> tuple[int, ...] | None:
-        """The axes from the slowest to the fastest where the elements fill their memory without gaps, else None."""
-        order = sorted(range(len(self.shape)), key=lambda i: (-self.strides[i], i))
-        step = 1
-        for i in reversed(order):
-            if self.shape[i] != 1 and self.strides[i] != step:
-                return None
-            step *= self.shape[i]
-        return tuple(order)
+        """See `dense_order`; axes that repeat one element (stride 0) count as of length 1."""
+        sizes = tuple([1 if stride == 0 else n for n, stride in zip(self.shape, self.strides, strict=True)])
+        return dense_order(sizes, self.strides)
 
     def array(self) -> NDArray[Any]:
         """The elements as an array over the same memory."""

@@ -273,6 +273,10 @@ class Tensor(TensorIndexing, InteropMixin, RandomMixin, OpMixin):
             return self
         if self.uop.device is None:
             return self.replace_uop(self.uop)._moved(place)
+        if str(self._device).startswith(("DISK", "NPY")) and not _is_flat(self.uop) and _is_storage_view(self.uop):
+            part = self._part_moved(place)
+            if part is not None:
+                return part
         return Tensor._new(UOp(Ops.COPY, (self.uop,), place), place)
 
     def _moved(self, device: DeviceLike) -> Tensor:

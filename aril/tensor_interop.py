@@ -123,11 +123,30 @@ class InteropMixin(CreationMixin):
         if order is None or math.prod(found.shape) == 0:
             return cls.empty(*found.shape, dtype=found.dtype, device=place)
         host = place if isinstance(place, str) and Device[place].allocator.host_visible else "CPU"
-        sizes = [1 if stride == 0 else n for n, stride in zip(found.shape, found.strides, strict=True)]
-        flat = cls.from_blob(found.address, tuple([sizes[i] for i in order]), found.dtype, host, owner=found.owner)
-        back = tuple([order.index(i) for i in range(len(order))])
-        out = flat.permute(back) if order else flat
-        return out.expand(found.shape).to(place) if order else out.to(place)
+        n = 1 + sum((size - 1) * stride for size, stride in zip(found.shape, found.strides, strict=True))
+        flat = cls.from_blob(found.address, (n,), found.dtype, host, owner=found.owner)
+        return strided_view(flat, found.shape, found.strides).to(place)
+
+    def _part_moved(self: Any, place: Any) -> Any:
+        """A view of memory on a device that runs no kernels, on `place`: only the stretch it lies in is copied."""
+        from aril.interop import memory_and_view, numpy_dtype
+        from aril.tensor import _storage_base
+
+        bottom, found = _storage_base(self.uop), memory_and_view(self.uop)
+        if found is None or bottom.op is not Ops.BUFFER:
+            return None
+        base, view = found
+        if view.size == 0:
+            return self.zeros(*view.shape, dtype=self.dtype, device=place)
+        kind = numpy_dtype(self.dtype)
+        start = view.__array_interface__["data"][0] - base.__array_interface__["data"][0]
+        steps = [stride // kind.itemsize for stride in view.strides]
+        low = sum(min(step * (n - 1), 0) for n, step in zip(view.shape, steps, strict=True))
+        high = sum(max(step * (n - 1), 0) for n, step in zip(view.shape, steps, strict=True))
+        begin, n = start + low * kind.itemsize, high - low + 1
+        flat = self.empty(n, dtype=self.dtype, device=self.device)
+        flat.uop.base.storage = bottom.storage.view(n, self.dtype, begin)
+        return strided_view(flat.to(place), view.shape, tuple(steps), -low)
 
     @classmethod
     def _of_bytes(cls, raw: Any, shape: tuple[int, ...], dtype: DTypeLike, device: Any) -> Any:
@@ -191,6 +210,23 @@ class InteropMixin(CreationMixin):
         if self.dtype.fmt is None:  # through the exact reader of small floats, without computing anything
             view = _floats_of_bits(view, self.dtype)
         return str(_numpy().array2string(view, separator=", ", threshold=_SHOWN + 1))
+
+
+def strided_view(flat: Any, shape: tuple[int, ...], strides: tuple[int, ...], start: int = 0) -> Any:
+    """The elements of a vector at start + sum(i * stride) over the axes: a view where the strides are those of a dense
+    array in some order of its axes (0 repeats), else a gather."""
+    from aril.interop import dense_order
+
+    sizes = tuple([1 if stride == 0 else n for n, stride in zip(shape, strides, strict=True)])
+    order = dense_order(sizes, strides)
+    if order is not None:
+        dense = flat.shrink([(start, start + math.prod(sizes))]).reshape(*[sizes[i] for i in order])
+        return (dense.permute(*[order.index(i) for i in range(len(order))]) if order else dense).expand(shape)
+    place = flat._const(dtypes.int64, start)
+    for axis, (n, stride) in enumerate(zip(shape, strides, strict=True)):
+        steps = (flat._iota(n) * stride).cast(dtypes.int64)
+        place = place + steps.reshape([n if i == axis else 1 for i in range(len(shape))])
+    return flat._take(place)
 
 
 def _floats_of_bits(bits: Any, dtype: Any) -> Any:

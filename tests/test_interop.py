@@ -374,3 +374,33 @@ def test_save_to_a_stream():
     pickle.dump({"x": Tensor([1.0])}, out)
     out.seek(0)
     assert pickle.load(out)["x"].tolist() == [1.0]
+
+
+# --- files and NumPy's memory ---
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: x[1:3],
+        lambda x: x[:, 1],
+        lambda x: x.T[::-1],
+        lambda x: x[::2, ::-1].T,
+        lambda x: x[2, 1],
+        lambda x: x.T,
+        lambda x: x[1:1],
+    ],
+)
+@pytest.mark.parametrize("device", ["DISK", "NPY"])
+def test_parts_of_memory_elsewhere_move_alone(make, device, tmp_path):
+    values = np.arange(12, dtype=np.float32).reshape(4, 3)
+    values.tofile(tmp_path / "x.bin")
+    there = (
+        Tensor.from_file(f"DISK:{tmp_path}/x.bin", 0, (4, 3), "float32")
+        if device == "DISK"
+        else Tensor.from_numpy(values)
+    )
+    np.testing.assert_array_equal(make(there).to("CPU").numpy(), make(values))
+    np.testing.assert_array_equal((make(there).to("CPU") + 1).numpy(), make(values) + 1)
+    np.testing.assert_array_equal(make(there).numpy(), make(values))
+    np.testing.assert_array_equal(there.bitcast(dtypes.int32)[1:].to("CPU").numpy(), values.view(np.int32)[1:])
