@@ -1,4 +1,5 @@
-"""Tensor: what users hold. One UOp inside, the vocabulary of the mixins around it; realizing, gradients, assignment, interop.
+"""Tensor: what users hold. One UOp inside, the vocabulary of the mixins around it; realizing, gradients, assignment,
+interop.
 
 In come Python data, arrays and other tensors; nothing is computed until a value is asked for.
 """
@@ -30,7 +31,8 @@ DeviceLike = Any  # a device's name, or a tuple of names
 # Every tensor alive, by identity. Assignments need to know who still reads what they overwrite.
 _live: dict[int, weakref.ref[Tensor]] = {}
 _repeats = itertools.count()  # tells apart assignments that read alike
-# Storage that came from realizing a graph: while the graph's node is alive, another tensor may stand for the same value.
+# Storage that came from realizing a graph: while the graph's node is alive, another tensor may stand for the same
+# value.
 _came_from: weakref.WeakKeyDictionary[UOp, weakref.ref[UOp]] = weakref.WeakKeyDictionary()
 
 
@@ -51,8 +53,10 @@ class _LiveRef(weakref.ref):  # type: ignore[type-arg]
 class Tensor(TensorIndexing, InteropMixin, RandomMixin, OpMixin):
     """A lazy array: `Tensor([1, 2, 3])`, `Tensor(numpy_array)`, `Tensor(2.5)`, `Tensor.zeros(3, 4)`.
 
-    data: nested lists, a number, bytes, a NumPy array (copied), another framework's array (through the buffer protocol or
-    DLPack), a UOp. dtype: by default that of the data; Python floats and ints have the default types. device: by default `Device.DEFAULT`.
+    data: nested lists, a number, bytes, a NumPy array (copied), another framework's array (through the buffer
+    protocol or
+    DLPack), a UOp. dtype: by default that of the data; Python floats and ints have the default types. device: by
+    default `Device.DEFAULT`.
     Errors: TypeError for data of no known kind, ValueError for ragged lists.
     """
 
@@ -129,7 +133,8 @@ class Tensor(TensorIndexing, InteropMixin, RandomMixin, OpMixin):
         return self._is_param
 
     def is_param_(self, flag: bool = True) -> Tensor:
-        """Mark it as a parameter (or as none) and return it. A parameter gets storage of its own, unlike any other's value."""
+        """Mark it as a parameter (or as none) and return it. A parameter gets storage of its own, unlike any other's
+        value."""
         self._is_param = flag
         if flag and not _is_storage_view(self.uop):
             self._own_storage()
@@ -218,7 +223,8 @@ class Tensor(TensorIndexing, InteropMixin, RandomMixin, OpMixin):
         return self if self.uop.dtype is d else Tensor._new(self.uop.cast(d), self._device)
 
     def bitcast(self, dtype: DTypeLike) -> Tensor:
-        """The same bits as `dtype`; with another size of elements the last axis changes. ValueError where it does not divide."""
+        """The same bits as `dtype`; with another size of elements the last axis changes. ValueError where it does
+        not divide."""
         d, old = to_dtype(dtype), self.dtype
         if d.itemsize == old.itemsize:
             return Tensor._new(self.uop.bitcast(d), self._device)
@@ -310,7 +316,8 @@ class Tensor(TensorIndexing, InteropMixin, RandomMixin, OpMixin):
         return storage_of(x.uop.base)
 
     def data(self) -> memoryview:
-        """The values as a memoryview of this shape (read it at once or keep it: it is a snapshot of memory, not a copy).
+        """The values as a memoryview of this shape (read it at once or keep it: it is a snapshot of memory, not a
+        copy).
 
         Errors: TypeError for types Python has no format for (bfloat16, fp8).
         """
@@ -344,7 +351,8 @@ class Tensor(TensorIndexing, InteropMixin, RandomMixin, OpMixin):
     def backward(self, gradient: Tensor | None = None) -> Tensor:
         """Add the gradient of this scalar (or of sum(self * gradient)) to `.grad` of the parameters it depends on.
 
-        These are the tensors marked with `is_param_()`; where there is none among them, the float tensors made from data.
+        These are the tensors marked with `is_param_()`; where there is none among them, the float tensors made from
+        data.
         Errors: RuntimeError where it depends on nothing of either kind.
         """
         root = _with_history(self, ())
@@ -357,8 +365,8 @@ class Tensor(TensorIndexing, InteropMixin, RandomMixin, OpMixin):
         params = [t for t in found if t._is_param] or [t for t in found if _is_storage_view(t.uop)]
         if not params:
             raise RuntimeError(
-                "backward: this value depends on no parameter; mark some with is_param_(), call backward() before realizing "
-                "what lies between, or use gradient(...)"
+                "backward: this value depends on no parameter; mark some with is_param_(), call backward() before "
+                "realizing what lies between, or use gradient(...)"
             )
         grads = self.gradient(*params, gradient=gradient, materialize_grads=False)
         for t, g in zip(params, grads, strict=True):
@@ -369,7 +377,8 @@ class Tensor(TensorIndexing, InteropMixin, RandomMixin, OpMixin):
     def gradient(self, *targets: Tensor, gradient: Tensor | None = None, materialize_grads: bool = True) -> list[Any]:
         """The gradient of this scalar (or of sum(self * gradient)) with respect to each target: its shape and dtype.
 
-        A target it does not depend on has zeros (None without `materialize_grads`). Equal constants are one value of the graph:
+        A target it does not depend on has zeros (None without `materialize_grads`). Equal constants are one value of
+        the graph:
         mark tensors made by `ones` or `full` with `is_param_()` to tell them apart.
         Errors: ValueError for a value with axes and no `gradient`, TypeError for other than floats.
         """
@@ -393,7 +402,8 @@ class Tensor(TensorIndexing, InteropMixin, RandomMixin, OpMixin):
     # --- assignment ---
 
     def assign(self, x: Any) -> Tensor:
-        """Write `x` (broadcast to this shape, of this dtype) into this tensor's storage, when it is realized; returns it.
+        """Write `x` (broadcast to this shape, of this dtype) into this tensor's storage, when it is realized;
+        returns it.
 
         Views of the same storage see the new values; what was computed from the old ones keeps them.
         """
@@ -442,7 +452,8 @@ class Tensor(TensorIndexing, InteropMixin, RandomMixin, OpMixin):
 
 
 def realize(tensors: Iterable[Tensor]) -> None:
-    """Compute all of `tensors` in one schedule. What else still reads a value that an assignment among them overwrites is
+    """Compute all of `tensors` in one schedule. What else still reads a value that an assignment among them
+    overwrites is
     computed too, before it is lost."""
     from aril.engine.realize import is_realized, realize_uops, realized_view
 
@@ -476,7 +487,8 @@ def realize(tensors: Iterable[Tensor]) -> None:
 
 
 def renew(written: Iterable[Buffer]) -> None:
-    """Put new nodes in place of those over memory that was written without the graph (a replay), in every tensor: values
+    """Put new nodes in place of those over memory that was written without the graph (a replay), in every tensor:
+    values
     computed from the old contents stay with the old nodes."""
     memory = {id(b) for b in written}
     fresh: dict[UOp, UOp] = {}
@@ -572,7 +584,8 @@ def _is_flat(u: UOp) -> bool:
 
 
 def _with_history(root: Tensor, targets: tuple[Tensor, ...]) -> UOp:
-    """The graph of `root` as it was before parts of it were realized, as far as tensors still held remember; targets as they
+    """The graph of `root` as it was before parts of it were realized, as far as tensors still held remember; targets
+    as they
     are now, and assignments that have run as the memory they wrote."""
     known = {t.uop: t._history for t in _alive() if t._history is not None and _is_flat(t.uop)}
     own = {t.uop.base for t in targets}

@@ -65,7 +65,8 @@ class CreationMixin:
     def arange(
         cls, start: Any, stop: Any = None, step: Any = 1, dtype: DTypeLike | None = None, device: Any = None
     ) -> Any:
-        """start, start + step, .. before stop (0 to `start` where only one number is given). ValueError for a step of 0."""
+        """start, start + step, .. before stop (0 to `start` where only one number is given). ValueError for a step
+        of 0."""
         if stop is None:
             start, stop = 0, start
         if step == 0:
@@ -156,7 +157,8 @@ class CreationMixin:
     def from_blob(
         cls, address: int, shape: Any, dtype: DTypeLike | None = None, device: Any = None, owner: object = None
     ) -> Any:
-        """Memory at `address` in this process as a tensor, without a copy; it must stay valid (`owner` is kept alive)."""
+        """Memory at `address` in this process as a tensor, without a copy; it must stay valid (`owner` is kept
+        alive)."""
         from aril.device import Buffer, Device
         from aril.tensor import _canonical
 
@@ -169,7 +171,8 @@ class CreationMixin:
 
     @classmethod
     def from_numpy(cls, array: Any) -> Any:
-        """A NumPy array as a tensor without a copy (on device NPY); later changes of the array are seen. Copied where its
+        """A NumPy array as a tensor without a copy (on device NPY); later changes of the array are seen. Copied
+        where its
         memory is not in row-major order."""
         import numpy as np
 

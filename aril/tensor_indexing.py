@@ -161,7 +161,8 @@ def _mask_positions(x: Any, mask: Any, axis: int) -> list[Any]:
 
 
 def _views(x: Any, key: Any, for_store: bool = False) -> tuple[Any, list[tuple[int, Any]], bool]:
-    """(the view that ints, slices and None make, (axis, positions) pairs still to pick, whether picked axes come first).
+    """(the view that ints, slices and None make, (axis, positions) pairs still to pick, whether picked axes come
+    first).
 
     With `for_store`, (None, [], False) where no view without copies exists (a step that does not divide).
     """
@@ -229,7 +230,8 @@ def _views(x: Any, key: Any, for_store: bool = False) -> tuple[Any, list[tuple[i
                 order.append("view")
         else:
             raise IndexError(
-                f"indexing: {k!r} of type {type(k).__name__} is no index; use ints, slices, None, Ellipsis, masks or integer arrays"
+                f"indexing: {k!r} of type {type(k).__name__} is no index; "
+                "use ints, slices, None, Ellipsis, masks or integer arrays"
             )
         axis += 1
     out = x._shrink(tuple(pairs)) if pairs else x

@@ -51,8 +51,9 @@ def evaluate_all(
     for r in roots:
         value = machine.values[r]
         kind = np.float64 if wide and r.dtype.kind == "f" else NUMPY[r.dtype]
-        out.append(np.broadcast_to(np.asarray(value, dtype=kind), tuple(int(d) if isinstance(d, int) else 0 for d in r.shape))
-                   if all(isinstance(d, int) for d in r.shape) else np.asarray(value, dtype=kind))  # fmt: skip
+        exact = np.asarray(value, dtype=kind)
+        fixed = all(isinstance(d, int) for d in r.shape)
+        out.append(np.broadcast_to(exact, r.shape) if fixed else exact)
     return out
 
 
@@ -212,11 +213,10 @@ class _Evaluator:
     def alu(self, u: UOp, src: list[Any]) -> Any:
         op, kind = u.op, self.kind(u.dtype)
         if op is Ops.WHERE:
-            shape = np.broadcast_shapes(*[np.shape(s) for s in src if s is not INVALID])
             if src[1] is INVALID or src[2] is INVALID:
                 other = src[2] if src[1] is INVALID else src[1]
                 gate = np.logical_not(src[0]) if src[1] is INVALID else src[0]
-                return np.where(gate, other, np.zeros((), dtype=kind)) if shape or True else other
+                return np.where(gate, other, np.zeros((), dtype=kind))
             return np.where(src[0], *[np.asarray(s, dtype=kind) for s in src[1:]])
         if op in OpGroup.COMPARISON:
             # a weak constant beside a concrete value has its type
@@ -255,9 +255,14 @@ class _Evaluator:
 
 
 _UNARY: dict[Ops, Any] = {
-    Ops.EXP2: np.exp2, Ops.LOG2: np.log2, Ops.SIN: np.sin, Ops.SQRT: np.sqrt, Ops.RECIPROCAL: lambda x: np.divide(x.dtype.type(1), x),
-    Ops.NEG: np.negative, Ops.TRUNC: np.trunc,
-}  # fmt: skip
+    Ops.EXP2: np.exp2,
+    Ops.LOG2: np.log2,
+    Ops.SIN: np.sin,
+    Ops.SQRT: np.sqrt,
+    Ops.RECIPROCAL: lambda x: np.divide(x.dtype.type(1), x),
+    Ops.NEG: np.negative,
+    Ops.TRUNC: np.trunc,
+}
 
 
 def threefry(counter: Any, key: Any) -> np.ndarray:

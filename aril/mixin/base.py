@@ -1,6 +1,7 @@
 """The primitives on which the vocabulary is written: what Tensor and UOp each implement, and matching of two operands.
 
-In come values with `shape` and `dtype`; everything in the other files of this room is composed of what is declared here.
+In come values with `shape` and `dtype`; everything in the other files of this room is composed of what is declared
+here.
 """
 
 from __future__ import annotations
@@ -187,8 +188,8 @@ def broadcast_shape(*shapes: Shape, what: Any = "broadcast") -> Shape:
             if not same(size, 1):
                 name = what.name.lower() if isinstance(what, Ops) else what
                 raise ValueError(
-                    f"{name}: shapes {' and '.join(map(str, shapes))} do not broadcast: axis {k - rank} has {size} and {d}; "
-                    "sizes must be equal or 1"
+                    f"{name}: shapes {' and '.join(map(str, shapes))} do not broadcast: "
+                    f"axis {k - rank} has {size} and {d}; sizes must be equal or 1"
                 )
             size = d
         out.append(size)

@@ -1,6 +1,7 @@
 """Products summed over common axes: matrix products, einsum, convolutions and pooling.
 
-Each is two expanded views, one MUL and one REDUCE(ADD) over everything summed, so that the compiler sees one contraction.
+Each is two expanded views, one MUL and one REDUCE(ADD) over everything summed, so that the compiler sees one
+contraction.
 """
 
 from __future__ import annotations
@@ -16,13 +17,15 @@ from aril.ops import Ops
 
 
 class ContractMixin(MathMixin):
-    """Types: operands are promoted; low-precision floats are multiplied and summed in float32 and rounded back once, small
+    """Types: operands are promoted; low-precision floats are multiplied and summed in float32 and rounded back once,
+    small
     integers are summed in (and returned as) the type `accumulator` names. `dtype` asks for another."""
 
     __slots__ = ()
 
     def _contract(self, other: Self, axes: tuple[int, ...], dtype: DTypeLike | None = None) -> Self:
-        """The sum over `axes` (which stay with length 1) of the product of two values that broadcast against each other."""
+        """The sum over `axes` (which stay with length 1) of the product of two values that broadcast against each
+        other."""
         common = promote(self.dtype, other.dtype)
         out_type = to_dtype(dtype) if dtype is not None else common if common.kind == "f" else accumulator(common)
         carried = accumulator(out_type if dtype is not None else common)
@@ -32,7 +35,8 @@ class ContractMixin(MathMixin):
         return product._reduced(Ops.ADD, axes, True, "contraction").cast(out_type)
 
     def dot(self, w: Any, dtype: DTypeLike | None = None) -> Self:
-        """The matrix product as NumPy's `matmul`: (.., m, k) by (.., k, n) gives (.., m, n); vectors on either side lose their axis.
+        """The matrix product as NumPy's `matmul`: (.., m, k) by (.., k, n) gives (.., m, n); vectors on either side
+        lose their axis.
 
         Errors: ValueError where k differs or a side is a scalar.
         """
@@ -118,7 +122,8 @@ class ContractMixin(MathMixin):
         return x
 
     def _spatial_padding(self, padding: Any, n: int) -> tuple[tuple[int, int], ...]:
-        """Pairs (before, after) for the last `n` axes, from one int, one an axis, or PyTorch's flat form (last axis first)."""
+        """Pairs (before, after) for the last `n` axes, from one int, one an axis, or PyTorch's flat form (last axis
+        first)."""
         if isinstance(padding, int):
             return ((padding, padding),) * n
         flat = list(padding)
@@ -140,9 +145,11 @@ class ContractMixin(MathMixin):
         padding: Any = 0,
         dtype: DTypeLike | None = None,
     ) -> Self:
-        """Cross-correlation of x (N, Cin, *spatial) with weight (Cout, Cin / groups, *kernel), over any number of spatial axes.
+        """Cross-correlation of x (N, Cin, *spatial) with weight (Cout, Cin / groups, *kernel), over any number of
+        spatial axes.
 
-        Gives (N, Cout, *out) with out = (in + padding - dilation * (kernel - 1) - 1) // stride + 1 an axis. bias: (Cout,).
+        Gives (N, Cout, *out) with out = (in + padding - dilation * (kernel - 1) - 1) // stride + 1 an axis. bias:
+        (Cout,).
         """
         n = weight.ndim - 2
         if n < 1 or self.ndim != weight.ndim:
@@ -154,8 +161,8 @@ class ContractMixin(MathMixin):
         batch = self.shape[0]
         if not same(groups * cin, self.shape[1]) or cout % groups:
             raise ValueError(
-                f"conv2d: input {self.shape} has {self.shape[1]} channels, weight {weight.shape} with groups={groups} takes "
-                f"{groups * cin} and gives {cout}; they must agree and divide"
+                f"conv2d: input {self.shape} has {self.shape[1]} channels, weight {weight.shape} with "
+                f"groups={groups} takes {groups * cin} and gives {cout}; they must agree and divide"
             )
         strides, dilations = to_pair(stride, n), to_pair(dilation, n)
         x = self.pad(((0, 0), (0, 0), *self._spatial_padding(padding, n)))

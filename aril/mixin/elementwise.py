@@ -1,6 +1,7 @@
 """Elementwise operations: arithmetic, comparison, bits, rounding, and the operators of Python.
 
-Operands broadcast as in NumPy and are promoted as `aril.dtype.promote` says; Python scalars take the type of what they meet.
+Operands broadcast as in NumPy and are promoted as `aril.dtype.promote` says; Python scalars take the type of what
+they meet.
 """
 
 from __future__ import annotations
@@ -102,7 +103,8 @@ class ElementwiseMixin(BaseMixin):
     def fmod(self, x: Any) -> Self:
         """The remainder with the sign of the dividend, as C's `fmod`.
 
-        Exact for integers; for floats exact while the quotient is below 2**mantissa of the type computed in (float64 for
+        Exact for integers; for floats exact while the quotient is below 2**mantissa of the type computed in (float64
+        for
         float32 and smaller).
         """
         a, b = self._matched(x, "fmod")
@@ -162,7 +164,8 @@ class ElementwiseMixin(BaseMixin):
     def pow(self, x: Any, reverse: Any = False) -> Self:
         """self ** x.
 
-        Small whole exponents multiply; 0.5 is `sqrt`; integers stay integers and wrap, where a negative exponent written
+        Small whole exponents multiply; 0.5 is `sqrt`; integers stay integers and wrap, where a negative exponent
+        written
         as a number is a ValueError and one found in a tensor gives the truncated value (0 beyond bases of 1 and -1).
         """
         if isinstance(x, (int, float)) and not reverse:
@@ -279,7 +282,8 @@ class ElementwiseMixin(BaseMixin):
         return self._shift(Ops.SHL, x, reverse)
 
     def rshift(self, x: Any, reverse: Any = False) -> Self:
-        """self >> x, for integers; signed values keep their sign. A count of at least the width shifts everything out."""
+        """self >> x, for integers; signed values keep their sign. A count of at least the width shifts everything
+        out."""
         return self._shift(Ops.SHR, x, reverse)
 
     def _shift(self, op: Ops, x: Any, reverse: Any) -> Self:

@@ -80,7 +80,8 @@ class MathMixin(ReduceMixin):
     def log1p(self) -> Self:
         """log(1 + self) without cancellation.
 
-        With u = 1 + x rounded, log(u) * x / (u - 1) makes good for the rounding (Goldberg, "What Every Computer Scientist
+        With u = 1 + x rounded, log(u) * x / (u - 1) makes good for the rounding (Goldberg, "What Every Computer
+        Scientist
         Should Know About Floating-Point Arithmetic", theorem 4).
         """
         u = self + 1.0
@@ -104,7 +105,8 @@ class MathMixin(ReduceMixin):
 
     @_in_wide_float
     def cos(self) -> Self:
-        """The cosine of radians: sin(pi/2 - |x|) near the first zeros, 1 - 2 sin(x/2)**2 elsewhere; one sine is computed."""
+        """The cosine of radians: sin(pi/2 - |x|) near the first zeros, 1 - 2 sin(x/2)**2 elsewhere; one sine is
+        computed."""
         r = self.abs()
         near = (r > 1.0) & (r < 2.2)
         high = math.pi / 2 if self.dtype is dtypes.float64 else 1.57079637050628662109375  # pi/2 rounded to float32
@@ -121,7 +123,8 @@ class MathMixin(ReduceMixin):
     def atan(self) -> Self:
         """The angle in -pi/2..pi/2 whose tangent this is.
 
-        atan(x) = pi/2 - atan(1/x) beyond 1, then twice atan(x) = 2 atan(x / (1 + sqrt(1 + x*x))), then Taylor's series, whose
+        atan(x) = pi/2 - atan(1/x) beyond 1, then twice atan(x) = 2 atan(x / (1 + sqrt(1 + x*x))), then Taylor's
+        series, whose
         terms fall below rounding for |x| < tan(pi/16).
         """
         r = self._magnitude()

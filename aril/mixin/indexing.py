@@ -1,6 +1,7 @@
 """Picking elements by position: tril and triu, gather, scatter, masks, sorting.
 
-`x._take(i)` is the one primitive: elements i of the first axis, for integer values i of any shape. Positions found in tensors
+`x._take(i)` is the one primitive: elements i of the first axis, for integer values i of any shape. Positions found
+in tensors
 cannot be checked when the graph is built: those out of range read the nearest element.
 """
 
@@ -56,7 +57,8 @@ class IndexingMixin(ContractMixin):
         return self._take(self._position(index, self.shape[0], what))
 
     def gather(self, dim: int, index: Self) -> Self:
-        """out[.., i, ..] = x[.., index[.., i, ..], ..] along `dim`; the other axes of `index` are at most as long as here."""
+        """out[.., i, ..] = x[.., index[.., i, ..], ..] along `dim`; the other axes of `index` are at most as long as
+        here."""
         d = self._axis(dim, "gather")
         if index.ndim != self.ndim or any(
             isinstance(a, int) and isinstance(b, int) and a > b
@@ -79,7 +81,8 @@ class IndexingMixin(ContractMixin):
         return self._reshape((dim_prod(self.shape),))._take(place)
 
     def scatter(self, dim: int, index: Self, src: Any, reduce: str | None = None) -> Self:
-        """This value with x[.., index[.., i, ..], ..] = src[.., i, ..] along `dim`; of several to one place the last counts.
+        """This value with x[.., index[.., i, ..], ..] = src[.., i, ..] along `dim`; of several to one place the last
+        counts.
 
         `reduce` "add" or "multiply" combines with what is there instead.
         """
@@ -156,7 +159,8 @@ class IndexingMixin(ContractMixin):
     # --- order ---
 
     def sort(self, dim: int = -1, descending: bool = False) -> tuple[Self, Self]:
-        """(sorted along `dim`, where each element came from); equal elements keep their order, NaN counts as the greatest."""
+        """(sorted along `dim`, where each element came from); equal elements keep their order, NaN counts as the
+        greatest."""
         d = self._axis(dim, "sort")
         if not self.shape:
             return self, self.const_like(0).cast(dtypes.default_int())
@@ -204,7 +208,8 @@ class IndexingMixin(ContractMixin):
         return self._invalid(self.dtype)._broadcast_to(self.shape)
 
     def multi_take(self, positions: list[Self], first: int) -> Self:
-        """x[:, .., p0, p1, ..] for integer positions of one shape on consecutive axes from `first`: their shape replaces the axes."""
+        """x[:, .., p0, p1, ..] for integer positions of one shape on consecutive axes from `first`: their shape
+        replaces the axes."""
         k = len(positions)
         shape = self.shape
         kind = dtypes.int32 if self.max_numel() <= dtypes.int32.max else dtypes.int64

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable
 from typing import Any, Self
 
 from aril.dtype import dtypes
-
 from aril.mixin.indexing import IndexingMixin
 
 _REDUCTIONS = ("none", "sum", "mean")
@@ -93,7 +92,8 @@ class LayersMixin(IndexingMixin):
     def sparse_categorical_crossentropy(
         self, Y: Self, ignore_index: int = -1, label_smoothing: float = 0.0, reduction: str = "mean"
     ) -> Self:
-        """Cross-entropy of logits (.., classes) and class numbers (..); targets equal to `ignore_index` do not count."""
+        """Cross-entropy of logits (.., classes) and class numbers (..); targets equal to `ignore_index` do not
+        count."""
         if self.shape[:-1] != Y.shape:
             raise ValueError(f"sparse_categorical_crossentropy: logits {self.shape} do not fit class numbers {Y.shape}")
         logs = self.log_softmax(-1)
@@ -137,7 +137,8 @@ class LayersMixin(IndexingMixin):
     ) -> Self:
         """softmax(q k^T / sqrt(d)) v (Vaswani et al. 2017): q (.., L, d), k (.., S, d), v (.., S, e) give (.., L, e).
 
-        `attn_mask` is bool (False: not seen) or is added; `is_causal` lets row i see columns up to i; `enable_gqa` repeats heads
+        `attn_mask` is bool (False: not seen) or is added; `is_causal` lets row i see columns up to i; `enable_gqa`
+        repeats heads
         (axis -3) of key and value to those of the query. A row that sees nothing gives zeros.
         """
         k, v = key, value

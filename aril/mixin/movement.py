@@ -42,12 +42,12 @@ class MovementMixin(ElementwiseMixin):
             new = tuple([rest if isinstance(d, int) and d == -1 else d for d in new])
         if new == old:
             return self
-        if all(isinstance(d, int) for d in new + old):
-            if dim_prod(new) != dim_prod(old) or any(d < 0 for d in new):
-                raise ValueError(
-                    f"reshape: shape {old} has {dim_prod(old)} elements, {new} would have {dim_prod(new)}; "
-                    "the numbers must agree"
-                )
+        fixed = all(isinstance(d, int) for d in new + old)
+        if fixed and (dim_prod(new) != dim_prod(old) or any(d < 0 for d in new)):
+            raise ValueError(
+                f"reshape: shape {old} has {dim_prod(old)} elements, {new} would have {dim_prod(new)}; "
+                "the numbers must agree"
+            )
         return self._reshape(new)
 
     @staticmethod
@@ -188,7 +188,8 @@ class MovementMixin(ElementwiseMixin):
         return self.shrink([None if s is None else (0, s) for s in given])
 
     def pad(self, padding: Sequence[Any], mode: str = "constant", value: Any = 0) -> Self:
-        """Elements added around: pairs (before, after) an axis with None for no change, or PyTorch's flat form, last axis first.
+        """Elements added around: pairs (before, after) an axis with None for no change, or PyTorch's flat form, last
+        axis first.
 
         Negative numbers cut off. `mode`: "constant" (of `value`), "reflect", "replicate" or "circular".
         """
@@ -227,9 +228,10 @@ class MovementMixin(ElementwiseMixin):
         if max(before, after) > limit or (n == 0 and before + after):
             raise ValueError(f"pad: {mode} cannot add {before} and {after} elements to an axis of {n}")
 
-        def part(start: int, end: int) -> Self:
+        def part(start: int, end: int) -> Any:
             return self.shrink([(start, end) if i == axis else None for i in range(self.ndim)])
 
+        ends: tuple[Any, Any]
         if mode == "reflect":
             ends = part(1, before + 1).flip(axis), part(n - 1 - after, n - 1).flip(axis)
         elif mode == "circular":
@@ -273,7 +275,8 @@ class MovementMixin(ElementwiseMixin):
         return self.split(-(-n // chunks) or 1, dim) if n else self.split([0] * chunks, dim)
 
     def unfold(self, dim: int, size: int, step: int = 1) -> Self:
-        """All windows of `size` elements along `dim`, `step` apart: that axis counts windows, a new last axis runs inside."""
+        """All windows of `size` elements along `dim`, `step` apart: that axis counts windows, a new last axis runs
+        inside."""
         d = self._axis(dim, "unfold")
         n = self.shape[d]
         if not 0 < size <= n or step < 1:
@@ -281,7 +284,8 @@ class MovementMixin(ElementwiseMixin):
         return self._windows(d, size, step)
 
     def _windows(self, axis: int, size: int, step: int = 1, dilation: int = 1) -> Self:
-        """out[.., o (axis), .., k (new last)] = x[.., o * step + k * dilation, ..]: EXPAND, SHEAR, then every step-th."""
+        """out[.., o (axis), .., k (new last)] = x[.., o * step + k * dilation, ..]: EXPAND, SHEAR, then every
+        step-th."""
         n = self.shape[axis]
         count = (n - dilation * (size - 1) - 1) // step + 1
         if step == size and dilation == 1:  # no element lies in two windows: each window is a row of a reshape
@@ -355,7 +359,8 @@ class MovementMixin(ElementwiseMixin):
         index = self._iota(total)._reshape(tuple([total if i == d else 1 for i in range(self.ndim)]))
         out: Self | None = None
         start: Dim = 0
-        # Joined by selection, not by adding padded parts: that would turn -0.0 into 0.0 and copy NaN bits through an addition.
+        # Joined by selection, not by adding padded parts: that would turn -0.0 into 0.0 and copy NaN bits through an
+        # addition.
         for p in parts:
             n = p.shape[d]
             if same(n, 0):
@@ -380,7 +385,8 @@ class MovementMixin(ElementwiseMixin):
         return first.cat(*rest, dim=self._axis(dim, "stack", extra=1))
 
     def roll(self, shifts: Any, dims: Any = None) -> Self:
-        """Elements moved by `shifts` along `dims`, those beyond the end back at the start (of the flattened value where None)."""
+        """Elements moved by `shifts` along `dims`, those beyond the end back at the start (of the flattened value
+        where None)."""
         if dims is None:
             return self.flatten().roll(shifts, 0)._reshape(self.shape)
         pairs = [(shifts, dims)] if isinstance(dims, int) else list(zip(shifts, dims, strict=True))
@@ -395,7 +401,8 @@ class MovementMixin(ElementwiseMixin):
         return out
 
     def meshgrid(self, *others: Self, indexing: str = "ij") -> tuple[Self, ...]:
-        """Coordinates of a grid from vectors: one value an input, each of the grid's shape; "xy" swaps the first two axes."""
+        """Coordinates of a grid from vectors: one value an input, each of the grid's shape; "xy" swaps the first two
+        axes."""
         if indexing not in ("ij", "xy"):
             raise ValueError(f"meshgrid: indexing is 'ij' or 'xy', not {indexing!r}")
         vectors = [v.flatten() for v in (self, *others)]
@@ -411,7 +418,8 @@ class MovementMixin(ElementwiseMixin):
         return tuple([v._broadcast_to(shape) for v in shaped])
 
     def rearrange(self, formula: str, **sizes: int) -> Self:
-        """Axes renamed, split, joined and moved as `formula` says, in the notation of einops: "b (h w) c -> b c h w"."""
+        """Axes renamed, split, joined and moved as `formula` says, in the notation of einops: "b (h w) c -> b c h
+        w"."""
         from aril.mixin.notation import parse_rearrange
 
         shape, order, final, _ = parse_rearrange(formula, self.shape, sizes)

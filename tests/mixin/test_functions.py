@@ -14,23 +14,49 @@ UNIT = np.concatenate([np.linspace(-1, 1, 101), [1e-5, -1e-5, 1e-3]])
 POSITIVE = np.geomspace(1e-6, 1e6, 120)
 
 FUNCTIONS = {
-    "exp": (np.exp, WIDE), "exp2": (np.exp2, WIDE), "expm1": (np.expm1, WIDE), "log": (np.log, POSITIVE), "log2": (np.log2, POSITIVE),
-    "log10": (np.log10, POSITIVE), "log1p": (np.log1p, np.concatenate([POSITIVE, -POSITIVE[POSITIVE < 0.99]])),
-    "sqrt": (np.sqrt, POSITIVE), "rsqrt": (lambda x: 1 / np.sqrt(x), POSITIVE), "reciprocal": (np.reciprocal, POSITIVE),
-    "square": (np.square, WIDE), "sin": (np.sin, WIDE), "cos": (np.cos, WIDE), "tan": (np.tan, UNIT), "asin": (np.arcsin, UNIT),
-    "acos": (np.arccos, UNIT), "atan": (np.arctan, WIDE), "sinh": (np.sinh, WIDE), "cosh": (np.cosh, WIDE), "tanh": (np.tanh, WIDE),
-    "asinh": (np.arcsinh, WIDE), "acosh": (np.arccosh, 1 + POSITIVE), "atanh": (np.arctanh, UNIT[np.abs(UNIT) < 1]),
-    "erf": (special.erf, WIDE), "sigmoid": (special.expit, WIDE), "logsigmoid": (special.log_expit, WIDE),
-    "relu": (lambda x: np.maximum(x, 0), WIDE), "relu6": (lambda x: np.clip(x, 0, 6), WIDE), "silu": (lambda x: x * special.expit(x), WIDE),
-    "swish": (lambda x: x * special.expit(x), WIDE), "gelu": (lambda x: x * special.ndtr(x), WIDE),
-    "quick_gelu": (lambda x: x * special.expit(1.702 * x), WIDE), "softplus": (lambda x: np.logaddexp(0, x), WIDE),
-    "mish": (lambda x: x * np.tanh(np.logaddexp(0, x)), WIDE), "elu": (lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))), WIDE),
+    "exp": (np.exp, WIDE),
+    "exp2": (np.exp2, WIDE),
+    "expm1": (np.expm1, WIDE),
+    "log": (np.log, POSITIVE),
+    "log2": (np.log2, POSITIVE),
+    "log10": (np.log10, POSITIVE),
+    "log1p": (np.log1p, np.concatenate([POSITIVE, -POSITIVE[POSITIVE < 0.99]])),
+    "sqrt": (np.sqrt, POSITIVE),
+    "rsqrt": (lambda x: 1 / np.sqrt(x), POSITIVE),
+    "reciprocal": (np.reciprocal, POSITIVE),
+    "square": (np.square, WIDE),
+    "sin": (np.sin, WIDE),
+    "cos": (np.cos, WIDE),
+    "tan": (np.tan, UNIT),
+    "asin": (np.arcsin, UNIT),
+    "acos": (np.arccos, UNIT),
+    "atan": (np.arctan, WIDE),
+    "sinh": (np.sinh, WIDE),
+    "cosh": (np.cosh, WIDE),
+    "tanh": (np.tanh, WIDE),
+    "asinh": (np.arcsinh, WIDE),
+    "acosh": (np.arccosh, 1 + POSITIVE),
+    "atanh": (np.arctanh, UNIT[np.abs(UNIT) < 1]),
+    "erf": (special.erf, WIDE),
+    "sigmoid": (special.expit, WIDE),
+    "logsigmoid": (special.log_expit, WIDE),
+    "relu": (lambda x: np.maximum(x, 0), WIDE),
+    "relu6": (lambda x: np.clip(x, 0, 6), WIDE),
+    "silu": (lambda x: x * special.expit(x), WIDE),
+    "swish": (lambda x: x * special.expit(x), WIDE),
+    "gelu": (lambda x: x * special.ndtr(x), WIDE),
+    "quick_gelu": (lambda x: x * special.expit(1.702 * x), WIDE),
+    "softplus": (lambda x: np.logaddexp(0, x), WIDE),
+    "mish": (lambda x: x * np.tanh(np.logaddexp(0, x)), WIDE),
+    "elu": (lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))), WIDE),
     "celu": (lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))), WIDE),
     "selu": (lambda x: 1.0507009873554805 * np.where(x > 0, x, 1.6732632423543772 * np.expm1(np.minimum(x, 0))), WIDE),
-    "leaky_relu": (lambda x: np.where(x > 0, x, 0.01 * x), WIDE), "hardsigmoid": (lambda x: np.clip(x / 6 + 0.5, 0, 1), WIDE),
-    "hardswish": (lambda x: x * np.clip(x + 3, 0, 6) / 6, WIDE), "hardtanh": (lambda x: np.clip(x, -1, 1), WIDE),
+    "leaky_relu": (lambda x: np.where(x > 0, x, 0.01 * x), WIDE),
+    "hardsigmoid": (lambda x: np.clip(x / 6 + 0.5, 0, 1), WIDE),
+    "hardswish": (lambda x: x * np.clip(x + 3, 0, 6) / 6, WIDE),
+    "hardtanh": (lambda x: np.clip(x, -1, 1), WIDE),
     "softsign": (lambda x: x / (1 + np.abs(x)), WIDE),
-}  # fmt: skip
+}
 
 
 @both
@@ -38,9 +64,23 @@ FUNCTIONS = {
 def test_float32(value, name):
     want, x = FUNCTIONS[name]
     x = x.astype(np.float32)
-    # The exponential of a number of size 50 has an error of 50 roundings of the product x * log2(e), unless codegen knows better.
-    loose = {"exp": 6e-6, "expm1": 6e-6, "sinh": 6e-6, "cosh": 6e-6, "gelu": 2e-5, "silu": 8e-6, "swish": 8e-6, "quick_gelu": 2e-5,
-             "sigmoid": 8e-6, "logsigmoid": 8e-6, "softplus": 8e-6, "mish": 1e-5, "tan": 4e-6}  # fmt: skip
+    # The exponential of a number of size 50 has an error of 50 roundings of the product x * log2(e), unless codegen
+    # knows better.
+    loose = {
+        "exp": 6e-6,
+        "expm1": 6e-6,
+        "sinh": 6e-6,
+        "cosh": 6e-6,
+        "gelu": 2e-5,
+        "silu": 8e-6,
+        "swish": 8e-6,
+        "quick_gelu": 2e-5,
+        "sigmoid": 8e-6,
+        "logsigmoid": 8e-6,
+        "softplus": 8e-6,
+        "mish": 1e-5,
+        "tan": 4e-6,
+    }
     check(value, getattr(Tensor(x), name)(), want(x.astype(np.float64)), rtol=loose.get(name, 2e-6), atol=3e-7)
 
 

@@ -14,11 +14,40 @@ from tests.values import both, check, of_graph
 X = np.arange(60, dtype=np.float32).reshape(3, 4, 5)
 s = np.s_
 KEYS = [
-    s[0], s[1, 2], s[-1, ..., -2], s[1:], s[:, 1:3], s[..., ::2], s[:, ::-1], s[:, :, 3:0:-2], s[::-2, ::3, 4:1:-1], s[None, 0], s[..., None, ::3],
-    s[1:1], s[2:1], s[:, -2:], s[5:], s[...], s[()], s[:, [0, 2]], s[[0, 1], [1, 2]], s[0, :, [1, 2]], s[:, [[0, 1], [1, 2]]], s[[1], :, [2]],
-    s[[-1, 0]], s[np.array([0, 1]), None, 1], s[:, 1, [0, 1]], s[[0, 1], :, None, 0], s[X > 20], s[:, np.array([True, False, True, False])],
-    s[np.array([True, False, True]), 1:3], s[X[0] > 7], s[[], 0], s[np.int64(1)], s[range(2)],
-]  # fmt: skip
+    s[0],
+    s[1, 2],
+    s[-1, ..., -2],
+    s[1:],
+    s[:, 1:3],
+    s[..., ::2],
+    s[:, ::-1],
+    s[:, :, 3:0:-2],
+    s[::-2, ::3, 4:1:-1],
+    s[None, 0],
+    s[..., None, ::3],
+    s[1:1],
+    s[2:1],
+    s[:, -2:],
+    s[5:],
+    s[...],
+    s[()],
+    s[:, [0, 2]],
+    s[[0, 1], [1, 2]],
+    s[0, :, [1, 2]],
+    s[:, [[0, 1], [1, 2]]],
+    s[[1], :, [2]],
+    s[[-1, 0]],
+    s[np.array([0, 1]), None, 1],
+    s[:, 1, [0, 1]],
+    s[[0, 1], :, None, 0],
+    s[X > 20],
+    s[:, np.array([True, False, True, False])],
+    s[np.array([True, False, True]), 1:3],
+    s[X[0] > 7],
+    s[[], 0],
+    s[np.int64(1)],
+    s[range(2)],
+]
 
 
 def readable(key):
