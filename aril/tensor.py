@@ -14,10 +14,11 @@ from typing import Any
 
 from aril.config import DEBUG, GRAD, NAN_CHECK, SPEC
 from aril.device import Buffer, Device, canonical
-from aril.dtype import DType, DTypeLike, dtypes, promote, strong, to_dtype
+from aril.dtype import DType, DTypeLike, dtypes, strong, to_dtype
 from aril.mixin import OpMixin
 from aril.mixin.base import broadcast_shape
 from aril.ops import OpGroup, Ops
+from aril.tensor_data import uop_of_data
 from aril.tensor_indexing import TensorIndexing
 from aril.tensor_interop import InteropMixin
 from aril.tensor_random import RandomMixin
@@ -80,7 +81,7 @@ class Tensor(TensorIndexing, InteropMixin, RandomMixin, OpMixin):
             uop = data if wanted is None else data.cast(wanted)
             place = uop.device if place is None else place
         else:
-            uop = _uop_of_data(data, wanted, place)
+            uop = uop_of_data(data, wanted, place)
             place = uop.device if place is None else place
         self._set(uop, place)
 
@@ -240,6 +241,17 @@ class Tensor(TensorIndexing, InteropMixin, RandomMixin, OpMixin):
             out = (bits.reshape(*self.shape[:-1], -1, parts).cast(wide) << place).sum(-1)
         return out.bitcast(d)
 
+    def const(self, value: Any) -> Tensor:
+        """A scalar constant of this dtype on this device."""
+        return self.const_like(value)
+
+    def replace(self, x: Tensor) -> Tensor:
+        """Let this tensor stand for the value of `x` (of the same shape and dtype); returns it."""
+        if x.shape != self.shape or x.dtype is not self.dtype:
+            raise ValueError(f"replace: {x.shape} {x.dtype.name} cannot stand for {self.shape} {self.dtype.name}")
+        self.uop, self._device, self._history = x.uop, x._device, x._history
+        return self
+
     def alu(self, op: Ops, *src: Tensor) -> Tensor:
         """The elementwise node `op` of values of one dtype and shape: for those who write operations."""
         return self._alu(op, *src)
@@ -304,6 +316,9 @@ class Tensor(TensorIndexing, InteropMixin, RandomMixin, OpMixin):
 
     def _buffer(self) -> Buffer:
         """Host-visible memory with this value, in order; views and other devices' values are copied."""
+        from aril.engine.realize import check_host_read, storage_of
+
+        check_host_read()
         x = self.cast_default()
         _need_numbers(self)
         if not (_is_flat(x.uop) and x.uop.base.op is Ops.BUFFER):
@@ -311,8 +326,6 @@ class Tensor(TensorIndexing, InteropMixin, RandomMixin, OpMixin):
                 x = x._like(x.uop.contiguous())
             x = x._like(x.uop)
             realize((self, x) if x.uop is self.uop else (x,))
-        from aril.engine.realize import storage_of
-
         return storage_of(x.uop.base)
 
     def data(self) -> memoryview:
@@ -321,7 +334,7 @@ class Tensor(TensorIndexing, InteropMixin, RandomMixin, OpMixin):
 
         Errors: TypeError for types Python has no format for (bfloat16, fp8).
         """
-        fmt = strong(self.dtype).fmt
+        fmt: Any = strong(self.dtype).fmt
         if fmt is None:
             raise TypeError(f"data: Python has no format for {self.dtype.name}; cast first, or use numpy()")
         memory = self._buffer().as_memoryview()
@@ -457,7 +470,7 @@ def realize(tensors: Iterable[Tensor]) -> None:
     computed too, before it is lost."""
     from aril.engine.realize import is_realized, realize_uops, realized_view
 
-    todo = [t for t in {id(t): t for t in tensors}.values()]
+    todo = list({id(t): t for t in tensors}.values())
     for t in todo:
         _need_numbers(t)
         if t.uop.dtype.weak:
@@ -527,13 +540,18 @@ def _readers_of_overwritten(roots: list[UOp], chosen: set[int]) -> list[Tensor]:
         elif u.storage is not None:
             stale[u] = _bottom(u.storage) in written
         else:
-            stale[u] = any([stale[s] for s in u.src])
+            stale[u] = any(stale[s] for s in u.src)
     out = []
     for t in tensors:
         if t._history is not None and stale[t._history]:
             t._history = None  # its graph would be computed from other values than it was
         base = _storage_base(t.uop)
-        if stale[t.uop] and t.uop.storage is None and base.op is not Ops.BUFFER and (base.op is not Ops.AFTER or base.storage is None):
+        if (
+            stale[t.uop]
+            and t.uop.storage is None
+            and base.op is not Ops.BUFFER
+            and (base.op is not Ops.AFTER or base.storage is None)
+        ):
             out.append(t)
     return out
 
@@ -614,7 +632,7 @@ def _need_numbers(t: Tensor) -> None:
         raise TypeError(f"{u.op} is no value that can be computed")
 
 
-# ---------------------------------------------------------------------------------------------------- devices, data
+# ---------------------------------------------------------------------------------------------------- devices
 
 
 def _canonical(device: DeviceLike | None) -> DeviceLike | None:
@@ -634,119 +652,6 @@ def _common_device(what: str, tensors: Iterable[Tensor]) -> DeviceLike | None:
             )
         found = real or found
     return next(iter(found), None)
-
-
-def _uop_of_data(data: Any, dtype: DType | None, device: DeviceLike | None) -> UOp:
-    if data is None:
-        raise TypeError("Tensor: expected numbers, nested lists, an array or bytes, not None")
-    if data.__class__ in (bool, int, float):
-        return UOp.const(dtype or strong(dtypes.from_py(data)), data)
-    place = device if device is not None else Device.DEFAULT
-    if isinstance(data, (bytes, bytearray, memoryview)) and not hasattr(data, "__array_interface__"):
-        if isinstance(data, memoryview) and data.format != "B":
-            return _uop_of_array(_numpy().asarray(data), dtype, place)
-        kind = dtype or dtypes.uint8
-        return _stored(bytes(data), (len(data) // kind.itemsize,), kind, place)
-    np = _numpy()
-    if isinstance(data, (list, tuple)):
-        return _uop_of_list(data, dtype, place)
-    if hasattr(data, "__dlpack__") and not hasattr(data, "__array_interface__") and not isinstance(data, np.ndarray):
-        from aril.interop import from_capsule
-
-        lent = from_capsule(data)
-        own = _stored(lent.array().tobytes(), lent.shape, lent.dtype, place)
-        return own if dtype is None else own.cast(dtype)
-    try:
-        array = np.asarray(data)
-    except Exception as error:
-        raise TypeError(f"Tensor: {type(data).__name__} holds no array ({error})") from error
-    if array.dtype == object:
-        raise TypeError(f"Tensor: expected numbers, nested lists, an array or bytes, not {type(data).__name__}")
-    return _uop_of_array(array, dtype, place)
-
-
-def _numpy() -> Any:
-    import numpy
-
-    return numpy
-
-
-def _uop_of_list(data: Any, dtype: DType | None, place: Any) -> UOp:
-    np = _numpy()
-    flat: list[Any] = []
-    shape = _flatten(data, flat)
-    tensors = [x for x in flat if isinstance(x, (Tensor, UOp))]
-    if tensors:
-        items = [x if isinstance(x, Tensor) else Tensor(x, device=place) for x in flat]
-        first = items[0].stack(*items[1:]).reshape(*shape, *items[0].shape)
-        return (first if dtype is None else first.cast(dtype)).uop
-    for x in flat:
-        if not isinstance(x, (bool, int, float)) and not hasattr(x, "item"):
-            raise TypeError(f"Tensor: {x!r} of type {type(x).__name__} is no number")
-    if dtype is None:
-        kinds = {x.__class__ for x in flat}
-        if kinds <= {bool, int, float}:
-            dtype = strong(promote(*[dtypes.from_py(k()) for k in kinds])) if kinds else dtypes.default_float()
-        else:
-            return _uop_of_array(np.asarray(data), None, place)
-    if dtype.kind in "iu":
-        wide = [int(x) & ((1 << dtype.bits) - 1) for x in flat]
-        raw = np.array(wide, dtype=f"u{dtype.itemsize}").view(dtype.name)
-    elif dtype.kind == "b":
-        raw = np.array([bool(x) for x in flat])
-    else:
-        return _uop_of_array(np.array([float(x) for x in flat], dtype=np.float64).reshape(shape), dtype, place)
-    return _uop_of_array(raw.reshape(shape), dtype, place)
-
-
-def _flatten(data: Any, out: list[Any]) -> tuple[int, ...]:
-    """The items of nested lists, in order, and their shape. ValueError where lists of one level differ in length."""
-    shape: list[int] = []
-    level: list[Any] = [data]
-    while level and isinstance(level[0], (list, tuple)):
-        n = len(level[0])
-        for x in level:
-            if not isinstance(x, (list, tuple)) or len(x) != n:
-                found = len(x) if isinstance(x, (list, tuple)) else "a number"
-                raise ValueError(f"Tensor: lists of different lengths at level {len(shape)}: {n} and {found}")
-        shape.append(n)
-        level = [y for x in level for y in x]
-    for x in level:
-        if isinstance(x, (list, tuple)):
-            raise ValueError(f"Tensor: a list stands beside numbers at level {len(shape)}")
-    out.extend(level)
-    return tuple(shape)
-
-
-def _uop_of_array(array: Any, dtype: DType | None, place: Any) -> UOp:
-    np = _numpy()
-    if not array.dtype.isnative:
-        array = array.astype(array.dtype.newbyteorder("="))
-    own = to_dtype(_ml_name(array.dtype.name))
-    wanted = dtype or own
-    if wanted is not own and own.fmt is not None and wanted.fmt is not None:
-        # Casts of data are done here: the same rules (saturation, NaN to 0) by way of the constants' own.
-        if own.kind == "f" and wanted.kind in "iu":
-            return _stored(np.ascontiguousarray(array).tobytes(), array.shape, own, place).cast(wanted)
-        array, own = array.astype(wanted.name), wanted
-    raw = np.ascontiguousarray(array)
-    uop = _stored(
-        raw.tobytes() if raw.dtype.name == "bool" else raw.reshape(-1).view(np.uint8).data, array.shape, own, place
-    )
-    return uop.cast(wanted)
-
-
-def _ml_name(name: str) -> str:
-    return {"float8_e4m3fn": "fp8e4m3", "float8_e5m2": "fp8e5m2", "float8_e4m3fnuz": "fp8e4m3fnuz",
-            "float8_e5m2fnuz": "fp8e5m2fnuz"}.get(name, name)  # fmt: skip
-
-
-def _stored(raw: Any, shape: tuple[int, ...], dtype: DType, place: Any) -> UOp:
-    """Fresh storage on `place` holding the bytes `raw`."""
-    n = _elements(shape)
-    flat = UOp.new_buffer(place, n, dtype)
-    flat.storage = Buffer(place, n, dtype).copyin(memoryview(raw))
-    return view_flat(flat, tuple(shape))
 
 
 # ---------------------------------------------------------------------------------------------------- the user's line

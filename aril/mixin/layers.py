@@ -43,6 +43,13 @@ class LayersMixin(IndexingMixin):
         out = x * (invstd.reshape(shape) if invstd.ndim == len(axes) else invstd)
         return out if bias is None else out + bias.reshape(shape)
 
+    def normalize(self, p: float = 2.0, axis: Any = 1, eps: float = 1e-12) -> Self:
+        """x divided by its p-norm over `axis` (by `eps` where the norm is smaller)."""
+        x = self._floating()
+        size = x.abs() if p != 2 else x
+        norm = (size.square() if p == 2 else size.pow(p)).sum(axis, True)
+        return x / (norm.sqrt() if p == 2 else norm.pow(1 / p)).maximum(eps)
+
     # --- losses ---
 
     def _loss_result(self, reduction: str, what: str) -> Self:

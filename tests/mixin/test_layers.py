@@ -150,3 +150,11 @@ def test_newton_schulz_moves_singular_values_to_one(value):
 def test_sequential():
     out = Tensor([1.0, -2.0]).sequential([Tensor.relu, lambda x: x + 1])
     assert out.tolist() == [2.0, 1.0] and out.dtype is dtypes.float32
+
+
+@both
+def test_normalize(value):
+    x = sample(3, 4)
+    check(value, Tensor(x).normalize(), x / np.linalg.norm(x, axis=1, keepdims=True), rtol=1e-5)
+    check(value, Tensor(x).normalize(1, 0), x / np.abs(x).sum(0), rtol=1e-5)
+    check(value, Tensor.zeros(1, 3).normalize(), np.zeros((1, 3)))
