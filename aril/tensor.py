@@ -55,9 +55,8 @@ class Tensor(TensorIndexing, InteropMixin, RandomMixin, OpMixin):
     """A lazy array: `Tensor([1, 2, 3])`, `Tensor(numpy_array)`, `Tensor(2.5)`, `Tensor.zeros(3, 4)`.
 
     data: nested lists, a number, bytes, a NumPy array (copied), another framework's array (through the buffer
-    protocol or
-    DLPack), a UOp. dtype: by default that of the data; Python floats and ints have the default types. device: by
-    default `Device.DEFAULT`.
+    protocol or DLPack), a UOp. dtype: by default that of the data; Python floats and ints have the default types.
+    device: by default `Device.DEFAULT`.
     Errors: TypeError for data of no known kind, ValueError for ragged lists.
     """
 
@@ -466,8 +465,7 @@ class Tensor(TensorIndexing, InteropMixin, RandomMixin, OpMixin):
 
 def realize(tensors: Iterable[Tensor]) -> None:
     """Compute all of `tensors` in one schedule. What else still reads a value that an assignment among them
-    overwrites is
-    computed too, before it is lost."""
+    overwrites is computed too, before it is lost."""
     from aril.engine.realize import is_realized, realize_uops, realized_view
 
     todo = list({id(t): t for t in tensors}.values())
@@ -501,8 +499,7 @@ def realize(tensors: Iterable[Tensor]) -> None:
 
 def renew(written: Iterable[Buffer]) -> None:
     """Put new nodes in place of those over memory that was written without the graph (a replay), in every tensor:
-    values
-    computed from the old contents stay with the old nodes."""
+    values computed from the old contents stay with the old nodes."""
     memory = {id(b) for b in written}
     fresh: dict[UOp, UOp] = {}
     for t in _alive():
@@ -603,8 +600,7 @@ def _is_flat(u: UOp) -> bool:
 
 def _with_history(root: Tensor, targets: tuple[Tensor, ...]) -> UOp:
     """The graph of `root` as it was before parts of it were realized, as far as tensors still held remember; targets
-    as they
-    are now, and assignments that have run as the memory they wrote."""
+    as they are now, and assignments that have run as the memory they wrote."""
     known = {t.uop: t._history for t in _alive() if t._history is not None and _is_flat(t.uop)}
     own = {t.uop.base for t in targets}
     before = {u.base: h._reshape((u.base.arg.size,)) for u, h in known.items() if u.base not in own}

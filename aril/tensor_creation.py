@@ -171,9 +171,8 @@ class CreationMixin:
 
     @classmethod
     def from_numpy(cls, array: Any) -> Any:
-        """A NumPy array as a tensor without a copy (on device NPY); later changes of the array are seen. Copied
-        where its
-        memory is not in row-major order."""
+        """A NumPy array as a tensor without a copy (on device NPY); later changes of the array are seen. Copied where
+        its memory is not in row-major order."""
         import numpy as np
 
         raw = np.ascontiguousarray(array)

@@ -1,15 +1,12 @@
 """Random tensors. Mixed into Tensor.
 
 Counter-based: element i of the n-th draw is Threefry-2x32 (Salmon et al., "Parallel random numbers: as easy as 1, 2,
-3", 2011) of
-the counter `start of the draw + i` under the seed as key, so the numbers are the same on every device and in any
-order of computation.
+3", 2011) of the counter `start of the draw + i` under the seed as key, so the numbers are the same on every device
+and in any order of computation.
 
 A draw's start and key lie in a small buffer, so that all draws of one shape share a kernel. Inside a captured
-function the start comes
-from a tensor on the device that each run moves on, so that every replay draws other numbers; these counters are the
-upper
-half of all, apart from those given out by the host.
+function the start comes from a tensor on the device that each run moves on, so that every replay draws other numbers;
+these counters are the upper half of all, apart from those given out by the host.
 """
 
 from __future__ import annotations

@@ -18,8 +18,7 @@ from aril.ops import Ops
 
 class ContractMixin(MathMixin):
     """Types: operands are promoted; low-precision floats are multiplied and summed in float32 and rounded back once,
-    small
-    integers are summed in (and returned as) the type `accumulator` names. `dtype` asks for another."""
+    small integers are summed in (and returned as) the type `accumulator` names. `dtype` asks for another."""
 
     __slots__ = ()
 

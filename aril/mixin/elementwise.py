@@ -104,8 +104,7 @@ class ElementwiseMixin(BaseMixin):
         """The remainder with the sign of the dividend, as C's `fmod`.
 
         Exact for integers; for floats exact while the quotient is below 2**mantissa of the type computed in (float64
-        for
-        float32 and smaller).
+        for float32 and smaller).
         """
         a, b = self._matched(x, "fmod")
         return a._fmod(b) if a.dtype.kind == "f" else _integer(a)._alu(Ops.CMOD, _integer(b))
@@ -165,8 +164,8 @@ class ElementwiseMixin(BaseMixin):
         """self ** x.
 
         Small whole exponents multiply; 0.5 is `sqrt`; integers stay integers and wrap, where a negative exponent
-        written
-        as a number is a ValueError and one found in a tensor gives the truncated value (0 beyond bases of 1 and -1).
+        written as a number is a ValueError and one found in a tensor gives the truncated value (0 beyond bases of 1
+        and -1).
         """
         if isinstance(x, (int, float)) and not reverse:
             return self._power_of(x)

@@ -81,8 +81,7 @@ class MathMixin(ReduceMixin):
         """log(1 + self) without cancellation.
 
         With u = 1 + x rounded, log(u) * x / (u - 1) makes good for the rounding (Goldberg, "What Every Computer
-        Scientist
-        Should Know About Floating-Point Arithmetic", theorem 4).
+        Scientist Should Know About Floating-Point Arithmetic", theorem 4).
         """
         u = self + 1.0
         plain = u.eq(1) | u.isfinite().logical_not()
@@ -124,8 +123,7 @@ class MathMixin(ReduceMixin):
         """The angle in -pi/2..pi/2 whose tangent this is.
 
         atan(x) = pi/2 - atan(1/x) beyond 1, then twice atan(x) = 2 atan(x / (1 + sqrt(1 + x*x))), then Taylor's
-        series, whose
-        terms fall below rounding for |x| < tan(pi/16).
+        series, whose terms fall below rounding for |x| < tan(pi/16).
         """
         r = self._magnitude()
         big = r > 1.0

@@ -1,8 +1,7 @@
 """Picking elements by position: tril and triu, gather, scatter, masks, sorting.
 
-`x._take(i)` is the one primitive: elements i of the first axis, for integer values i of any shape. Positions found
-in tensors
-cannot be checked when the graph is built: those out of range read the nearest element.
+`x._take(i)` is the one primitive: elements i of the first axis, for integer values i of any shape. Positions found in
+tensors cannot be checked when the graph is built: those out of range read the nearest element.
 """
 
 from __future__ import annotations

@@ -145,8 +145,7 @@ class LayersMixin(IndexingMixin):
         """softmax(q k^T / sqrt(d)) v (Vaswani et al. 2017): q (.., L, d), k (.., S, d), v (.., S, e) give (.., L, e).
 
         `attn_mask` is bool (False: not seen) or is added; `is_causal` lets row i see columns up to i; `enable_gqa`
-        repeats heads
-        (axis -3) of key and value to those of the query. A row that sees nothing gives zeros.
+        repeats heads (axis -3) of key and value to those of the query. A row that sees nothing gives zeros.
         """
         k, v = key, value
         if enable_gqa:
