@@ -6,36 +6,25 @@ In: a function of tensors. The first call runs it as it is, the second captures,
 from __future__ import annotations
 
 import functools
+import gc
+import inspect
+import itertools
+import weakref
 from collections.abc import Callable
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from aril.config import JIT
 from aril.device import Buffer
-from aril.engine.realize import Capture, local, realize_uops, storage_of
+from aril.engine.realize import Capture, JitError, is_realized, local, realize_uops, storage_of
 from aril.engine.replay import Batch
 from aril.ops import OpGroup, Ops
 from aril.schedule.prepare import is_flat_view
-from aril.tensor import Tensor, renew
+from aril.tensor import Tensor, _alive, renew
 from aril.uop import UOp
+from aril.uop.node import toposort
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-
-class JitError(RuntimeError):
-    """A call that does not fit what was captured, or a function that cannot be captured."""
-
-
-class _Input:
-    """Where a tensor stood in the arguments."""
-
-    __slots__ = ("device", "dtype", "shape")
-
-    def __init__(self, t: Tensor) -> None:
-        self.shape, self.dtype, self.device = t.shape, t.dtype, t.device
-
-    def key(self) -> tuple[Any, ...]:
-        return ("tensor", self.shape, self.dtype, self.device)
 
 
 class _Captured:
@@ -114,10 +103,24 @@ class Jit(Generic[P, R]):
         self.function = function
         self.calls = 0
         self.captured: _Captured | None = None
+        self.of_owner: dict[int, tuple[weakref.ref[Any], Jit[P, R]]] = {}  # of a method: one for each object
+        self.names = _parameter_names(function)
         functools.update_wrapper(self, function)
 
     def __get__(self, owner: object, kind: type | None = None) -> Any:
-        return self if owner is None else functools.partial(self.__call__, owner)
+        if owner is None:
+            return self
+        key = id(owner)
+        found = self.of_owner.get(key)
+        if found is None:
+            own = self.of_owner
+            try:
+                found = own[key] = (weakref.ref(owner, lambda _: own.pop(key, None)), Jit(self.function))
+            except TypeError as error:
+                raise TypeError(f"jit: a method's object must allow weak references; {type(owner).__name__} does not") from error
+        bound = functools.partial(found[1], owner)  # type: ignore[arg-type]
+        bound.reset = found[1].reset  # type: ignore[attr-defined]
+        return bound
 
     def reset(self) -> None:
         """Capture again at the next calls."""
@@ -129,7 +132,11 @@ class Jit(Generic[P, R]):
         tensors: list[Tensor] = []
         key: list[Any] = []
         values: dict[str, int] = {}
-        _flatten((args, kwargs), "", tensors, key, values)
+        names = self.names
+        for i, a in enumerate(args):
+            _flatten(a, names[i] if i < len(names) else f"argument {i}", tensors, key, values)
+        for name, a in kwargs.items():
+            _flatten(a, name, tensors, key, values)
         signature = tuple(key)
         if self.captured is not None:
             return self._replay(self.captured, signature, tensors, values)
@@ -145,6 +152,9 @@ class Jit(Generic[P, R]):
     # --- capture ---
 
     def _capture(self, args: Any, kwargs: Any, signature: tuple[Any, ...], tensors: list[Tensor], values: dict[str, int]) -> R:
+        waiting = [t for t in _alive() if _is_assigned(t.uop)]
+        if waiting:  # assignments made before are no part of what is captured
+            waiting[0].realize(*waiting[1:])
         inputs = _input_buffers(tensors)
         # The function sees other names of the same memory, so that an input is told apart from a parameter it may share.
         aliases = [Buffer(b.device, b.size, b.dtype, base=b.base or b, offset_bytes=b.offset_bytes) for b in inputs]
@@ -154,15 +164,18 @@ class Jit(Generic[P, R]):
             node.storage = alias
             stand_ins.append(t.replace_uop(t.uop.substitute({t.uop.base: node})))
         new_args, new_kwargs = _rebuild((args, kwargs), iter(stand_ins))
+        before = {id(t): (weakref.ref(t), t.uop) for t in _alive()}
         capture = Capture()
         local.capture = capture
         try:
             out = self.function(*new_args, **new_kwargs)
             results = _tensors_of(out, [])
-            if results:
-                results[0].realize(*results[1:])
+            left = [*results, *_left_behind(before, results)]
+            if left:
+                left[0].realize(*left[1:])
         finally:
             local.capture = None
+        self._refuse_rebinding(capture, before)
         produced = {id(b) for launch in capture.launches for b in launch.buffers[: launch.item.outputs]}
         made = {id(b) for b in capture.made}
         fresh: list[Buffer] = []
@@ -187,13 +200,26 @@ class Jit(Generic[P, R]):
             for b in launch.buffers[: launch.item.outputs]:
                 if id(b) in number:
                     c.written_inputs.append(number[id(b)])
-                elif id(b) not in made:
+                elif id(b) not in made or id(b) in kept:
                     c.state[id(b)] = b
         for t, (uop, which) in zip(results, outputs, strict=True):  # the caller's inputs come back as themselves
             if which is not None and which < len(aliases):
                 t.uop = uop.substitute({uop.base: tensors[which].uop.base})
         renew([*c.state.values(), *[inputs[i] for i in c.written_inputs]])
         return out
+
+    def _refuse_rebinding(self, capture: Capture, before: dict[int, tuple[weakref.ref[Tensor], UOp]]) -> None:
+        """JitError where a tensor that the batch reads from outside is gone now: its name stands for another tensor."""
+        gone = {uop for ref, uop in before.values() if ref() is None and uop.device is not None}
+        if not gone:
+            return
+        gone -= {t.uop for t in _alive()}
+        for u in toposort(capture.graphs, lambda n: n not in gone):
+            if u in gone:
+                raise JitError(
+                    f"{_name(self.function)} reads a tensor of shape {u.shape}, {u.dtype.name}, and binds its name to another one: "
+                    "a replay would read the old one again; write into it with assign()"
+                )
 
     # --- replay ---
 
@@ -228,6 +254,31 @@ class Jit(Generic[P, R]):
         return _rebuild(c.template, iter(results))  # type: ignore[no-any-return]
 
 
+def _left_behind(before: dict[int, tuple[weakref.ref[Tensor], UOp]], results: list[Tensor]) -> list[Tensor]:
+    """What a capture leaves to be computed besides its results: tensors bound to names outside, pending assignments."""
+    listed = {id(t) for t in results}
+
+    def pending() -> list[Tensor]:
+        out = []
+        for t in _alive():
+            ref, uop = before.get(id(t), (None, None))
+            known = ref is not None and ref() is t and uop is t.uop
+            if not known and id(t) not in listed and not is_realized(t.uop) and t.uop.storage is None and t.uop.device is not None:
+                out.append(t)
+        return out
+
+    if not pending():
+        return []
+    gc.collect()  # not what only waits to be collected
+    return pending()
+
+
+def _is_assigned(u: UOp) -> bool:
+    while u.op in OpGroup.MOVEMENT:
+        u = u.src[0]
+    return u.op is Ops.AFTER and u.storage is None
+
+
 def _input_buffers(tensors: list[Tensor]) -> list[Buffer]:
     """Realized, whole, in order: the buffer of each input tensor. A view gets a copy first; inputs that are none stay as they are."""
     todo = [t for t in tensors if not _is_whole(t.uop)]
@@ -249,14 +300,30 @@ def _whole(u: UOp) -> UOp:
 
 
 def _difference(function: Any, expected: tuple[Any, ...], found: tuple[Any, ...]) -> str:
-    name = getattr(function, "__name__", repr(function))
-    for e, f in zip(expected, found, strict=False):
-        if e != f:
+    name = _name(function)
+    advice = "call it as captured, or make another jit of it for these arguments"
+    for e, f in itertools.zip_longest(expected, found):
+        if e == f:
+            continue
+        if e is None or f is None or e[0] != f[0]:
             return (
-                f"{name} was captured with argument{e[0]} {_describe(e)}, and was called with{' ' + f[0] if f[0] != e[0] else ''} "
-                f"{_describe(f)}: call it as captured, or make another jit of it for these arguments"
+                f"{name} was captured with {_describe(e) if e else 'nothing'} where it now has {_describe(f) if f else 'nothing'} "
+                f"({e[0] if e else f[0]}): {advice}"
             )
-    return f"{name} was captured with {len(expected)} arguments and was called with {len(found)}"
+        return f"{name} was captured with {e[0]} = {_describe(e)} and was called with {_describe(f)}: {advice}"
+    return f"{name} was captured with other arguments: {advice}"
+
+
+def _parameter_names(function: Any) -> list[str]:
+    try:
+        kinds = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    return [p.name for p in kinds if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+
+
+def _name(function: Any) -> str:
+    return getattr(function, "__name__", None) or repr(function)
 
 
 def _describe(k: tuple[Any, ...]) -> str:

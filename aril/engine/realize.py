@@ -22,6 +22,10 @@ from aril.uop import UOp
 from aril.uop.node import live_nodes
 
 
+class JitError(RuntimeError):
+    """A call that does not fit what was captured, or a function that cannot be captured."""
+
+
 @dataclass(eq=False, slots=True)
 class Executable:
     """A schedule with its kernels loaded, for one choice of the device that constants fall to."""
@@ -49,6 +53,7 @@ class Capture:
     made: list[Buffer] = field(default_factory=list)
     nodes: list[tuple[weakref.ref[UOp], Buffer]] = field(default_factory=list)
     values: dict[str, int] = field(default_factory=dict)
+    graphs: list[UOp] = field(default_factory=list)  # what was realized
 
     def held(self) -> set[int]:
         """Ids of the buffers made here that some graph outside still names."""
@@ -80,6 +85,19 @@ def realized_view(u: UOp) -> UOp:
     return u.storage if u.op is not Ops.BUFFER and u.storage is not None else u
 
 
+def check_host_read() -> None:
+    """JitError while a function is being captured: a replay would not come by here again to read the new value."""
+    if local.capture is not None:
+        frame = sys._getframe(1)
+        while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "aril":
+            frame = frame.f_back  # type: ignore[assignment]
+        where = "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}: "
+        raise JitError(
+            f"{where}a captured function reads a tensor's value on the host, which replays cannot follow; "
+            "return the tensor and read it outside, or compute with where() instead of a Python branch"
+        )
+
+
 def storage_of(u: UOp) -> Buffer:
     """The device buffer behind a BUFFER node (made, not allocated, at first use)."""
     if u.storage is None:
@@ -102,6 +120,8 @@ def realize_uops(uops: list[UOp], devices: list[str | None] | None = None) -> li
     if not pending:
         return out
     roots = list(pending)
+    if local.capture is not None:
+        local.capture.graphs += roots
     normal = normalize(roots, tuple(pending.values()))
     steps = schedule(normal.graph, len(normal.buffers))
     buffers: list[Buffer | None] = [storage_of(b) for b in normal.buffers]

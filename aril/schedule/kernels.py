@@ -15,7 +15,7 @@ from aril.schedule.fuse import Fusion, choose_stored, concrete, is_contraction, 
 from aril.schedule.prepare import is_flat_view
 from aril.schedule.versions import keep_every_state, keep_states
 from aril.uop import KernelInfo, ParamArg, UOp
-from aril.uop.node import view_flat
+from aril.uop.node import toposort, view_flat
 
 BUNDLED_ELEMENTS = 1 << 16  # larger nests are worth a launch of their own
 ATTEMPTS = 16  # rounds of deciding what is stored before every state gets a copy
@@ -349,8 +349,11 @@ def _merge(drafts: list[Draft], owner: dict[UOp, Draft], fusion: Fusion, rep: di
 
 def _one_loop(a: Draft, b: Draft, where: dict[UOp, Draft], fusion: Fusion) -> bool:
     """Whether turn i of `b` may run straight after turn i of `a`: what one writes the other touches at the same place only."""
-    if not all(_read_in_place(n, b, fusion) for n in b.reads if n.op is not Ops.AFTER and where.get(n) is a):
+    made = [n for n in b.reads if n.op is not Ops.AFTER and where.get(n) is a]
+    if not all(_read_in_place(n, b, fusion) for n in made):
         return False
+    if made and a.has_reduce and any(_touches_elsewhere(v, t) for t, _ in a.stores[0] for _, v in b.stores[0]):
+        return False  # element i of a flipped view: the reduction would be done twice
     for x, y in ((a, b), (b, a)):
         assigned = [t for t, _ in x.stores[0] if t.base in x.assigned]
         for t in assigned:
@@ -440,6 +443,7 @@ def _bundle(drafts: list[Draft]) -> list[Draft]:
 def _finish(drafts: list[Draft], sink: UOp, rep: dict[UOp, UOp], params: int, temps: list[Temp]) -> Schedule:
     results = tuple([rep[s] if s.op is not Ops.STORE else rep[s.src[0]] for s in sink.src])
     kept = {n.arg.slot for r in results for n in r.toposort() if n.op is Ops.PARAM}
+    _drop_unread(drafts, params, kept)
     temps = [Temp(t.size, t.dtype, t.device, params + i in kept) for i, t in enumerate(temps)]
     raw: list[tuple[UOp | None, tuple[int, ...], int, str, str | None]] = []
     predicted = 0
@@ -461,6 +465,17 @@ def _finish(drafts: list[Draft], sink: UOp, rep: dict[UOp, UOp], params: int, te
             frees.setdefault(i, []).append(slot)
     items = tuple([Item(k, a, n, dev, origin, tuple(frees.get(i, ()))) for i, (k, a, n, dev, origin) in enumerate(raw)])
     return Schedule(items, params, tuple(temps), results, predicted)
+
+
+def _drop_unread(drafts: list[Draft], params: int, kept: set[int]) -> None:
+    """Temporaries that only their own kernel read, which has the value at hand, are not written."""
+    values = [v for d in drafts for stores in d.stores for _, v in stores]
+    read = {n.arg.slot for n in toposort(values) if n.op is Ops.PARAM and not n.is_variable} | kept
+    for d in drafts:
+        for k, stores in enumerate(d.stores):
+            d.stores[k] = [(t, v) for t, v in stores if t.base.arg.slot < params or t.base.arg.slot in read]
+        d.stores = [stores for stores in d.stores if stores]
+    drafts[:] = [d for d in drafts if d.stores]
 
 
 def _body(d: Draft) -> tuple[UOp, tuple[int, ...], int, int]:

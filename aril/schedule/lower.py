@@ -254,7 +254,7 @@ class Lowering:
             if plan is None:
                 return src[0]
             fill = UOp.const(src[0].dtype, u.arg[1])
-            if src[0].op is Ops.LOAD and len(src[0].src) == 2 and src[0].src[1] is not fill and gate is None:
+            if src[0].op is Ops.LOAD and len(src[0].src) == 2 and src[0].src[1] is not fill and gate is None and _one_pad(u):
                 return UOp(Ops.LOAD, (src[0].src[0], fill))
             if src[0].op is Ops.LOAD and len(src[0].src) == 2 and src[0].src[1] is fill:
                 return src[0]
@@ -296,6 +296,14 @@ class Lowering:
                 raise NotImplementedError(f"cannot store through {u.op}: a target is storage seen through movement operations")
             u = u.src[0]
         return self.address(u, index, None)
+
+
+def _one_pad(u: UOp) -> bool:
+    """Whether the loads of PAD `u` have no gate but its own."""
+    u = u.src[0]
+    while u.op in OpGroup.MOVEMENT and u.op is not Ops.PAD or u.op in _THROUGH:
+        u = u.src[0]
+    return u.op in OpGroup.STORAGE
 
 
 def lower(kernel: UOp) -> UOp:

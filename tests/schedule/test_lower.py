@@ -94,3 +94,9 @@ def test_a_shear_must_stay_inside_its_source() -> None:
 
     with pytest.raises(IndexError, match="pad it first"):
         shear(put(np.zeros((4, 3), np.float32)), 0, 1, 1, 0, 4)
+
+
+def test_a_pad_around_a_pad_keeps_both_fills() -> None:
+    """An element that the inner pad adds has the inner fill, whatever the outer one fills with."""
+    x = put(np.array([1.0], np.float32))
+    check(UOp(Ops.ADD, (pad(pad(x, ((0, 1),), 0), ((0, 1),), 7), UOp.lift(1.0))))
