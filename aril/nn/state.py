@@ -1,25 +1,49 @@
 """The tensors of a model by name, and safetensors files of them: lazy on the way in, whole or absent on the way out.
 
-A file is untrusted until its header is checked: nothing is allocated or read for a tensor before that. The format is
-described at https://github.com/huggingface/safetensors.
+The other formats have files of their own beside this one and are reached from here. A file is untrusted until its
+header is checked. The format is described at https://github.com/huggingface/safetensors.
 """
 
 from __future__ import annotations
 
-import contextlib
+import importlib
 import json
 import math
 import os
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import FunctionType, ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aril.dtype import DType, dtypes
+from aril.nn.state_files import FileFormatError, PathLike, lazy, open_file, whole_file
 from aril.tensor import Tensor
 
-PathLike = str | os.PathLike[str]
+if TYPE_CHECKING:
+    from aril.nn.state_archives import npy_load, npy_save, npz_load, npz_save, tar_extract, zip_extract
+    from aril.nn.state_gguf import gguf_load, gguf_load_metadata
+    from aril.nn.state_torch import torch_load
+
+__all__ = [
+    "FileFormatError", "get_parameters", "get_state_dict", "gguf_load", "gguf_load_metadata", "load_state_dict",
+    "marked_param", "npy_load", "npy_save", "npz_load", "npz_save", "safe_load", "safe_load_metadata", "safe_save",
+    "tar_extract", "torch_load", "zip_extract",
+]  # fmt: skip
+
+# Formats that are imported when they are first asked for: layers need names only.
+_WHERE = {
+    **dict.fromkeys(("npy_load", "npy_save", "npz_load", "npz_save", "tar_extract", "zip_extract"), "state_archives"),
+    **dict.fromkeys(("gguf_load", "gguf_load_metadata"), "state_gguf"),
+    "torch_load": "state_torch",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module 'aril.nn.state' has no attribute {name!r}; it offers {', '.join(__all__)}")
+    globals()[name] = found = getattr(importlib.import_module(f"aril.nn.{_WHERE[name]}"), name)
+    return found
+
 
 HEADER_LIMIT = 100_000_000  # bytes, as in the reference implementation
 
@@ -31,10 +55,6 @@ _NAMES: dict[DType, str] = {
 }  # fmt: skip
 _DTYPES: dict[str, DType] = {name: dtype for dtype, name in _NAMES.items()}
 _AS_INTEGER = {1: dtypes.uint8, 2: dtypes.uint16, 4: dtypes.uint32, 8: dtypes.uint64}
-
-
-class FileFormatError(ValueError):
-    """A file that is not what it should be; the message names the file and what is wrong with it."""
 
 
 # --- the tensors of a model ---
@@ -112,18 +132,15 @@ def safe_load_metadata(path: PathLike) -> tuple[int, dict[str, Any]]:
     Errors: FileNotFoundError, or FileFormatError for anything the format does not allow: a header too long or cut
     short, names that repeat, unknown dtypes, sizes that do not match, overlaps, gaps, data outside of the file.
     """
-    try:
-        with open(path, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            start = file.read(8)
-            length = int.from_bytes(start, "little")
-            if len(start) < 8 or length > size - 8:
-                raise FileFormatError(f"{path}: not a safetensors file, or cut short ({size} bytes)")
-            if length > HEADER_LIMIT:
-                raise FileFormatError(f"{path}: a header of {length} bytes; at most {HEADER_LIMIT} are accepted")
-            raw = file.read(length)
-    except FileNotFoundError:
-        raise FileNotFoundError(f"{path}: no such file; give the path of a safetensors file") from None
+    with open_file(path, "a safetensors file") as file:
+        size = os.fstat(file.fileno()).st_size
+        start = file.read(8)
+        length = int.from_bytes(start, "little")
+        if len(start) < 8 or length > size - 8:
+            raise FileFormatError(f"{path}: not a safetensors file, or cut short ({size} bytes)")
+        if length > HEADER_LIMIT:
+            raise FileFormatError(f"{path}: a header of {length} bytes; at most {HEADER_LIMIT} are accepted")
+        raw = file.read(length)
     return 8 + length, _check_header(path, raw, size - 8 - length)
 
 
@@ -190,12 +207,11 @@ def safe_load(path: PathLike) -> dict[str, Tensor]:
     Errors: as `safe_load_metadata`.
     """
     start, header = safe_load_metadata(path)
-    device = f"DISK:{os.path.abspath(path)}"
     out = {}
     for name, entry in header.items():
         if name != "__metadata__":
             begin, end = entry["data_offsets"]
-            out[name] = Tensor.from_file(device, start + begin, entry["shape"], entry["dtype"])
+            out[name] = lazy(path, start + begin, entry["shape"], entry["dtype"])
     return out
 
 
@@ -222,7 +238,7 @@ def safe_save(tensors: Mapping[str, Tensor], path: PathLike, metadata: Mapping[s
         at += size
     raw = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
     raw += b" " * (-len(raw) % 8)
-    with _whole_file(Path(path)) as file:
+    with whole_file(Path(path)) as file:
         file.write(len(raw).to_bytes(8, "little"))
         file.write(raw)
         for _, t in ordered:
@@ -237,26 +253,3 @@ def _bytes(t: Tensor) -> memoryview:
     if math.prod(array.shape) == 0:
         return memoryview(b"")
     return memoryview(array.tobytes() if not array.flags.c_contiguous else array.reshape(-1)).cast("B")
-
-
-@contextlib.contextmanager
-def _whole_file(path: Path) -> Iterator[Any]:
-    """A file to write beside `path`; renamed to it when all has been written and has reached the disk."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(temporary, 0o666 & ~mask)
-        os.replace(temporary, path)
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)  # the rename itself
-    finally:
-        os.close(folder)
