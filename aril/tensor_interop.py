@@ -20,6 +20,16 @@ _SHOWN = 200  # elements: a tensor that has its value and is no larger shows it
 _PROTOCOLS_WITH_BUFFERS = 5  # pickle's first protocol that takes memory as it is (PEP 574)
 
 
+def _bound(d: Any) -> int:
+    """A dimension as a number, from the values its variables are bound to. ValueError for one that is not bound."""
+    if isinstance(d, int):
+        return d
+    out = d.substitute({u: u.src[1] for u in d.toposort() if u.op is Ops.BIND})._as_dim()
+    if not isinstance(out, int):
+        raise ValueError(f"the length {d} depends on a variable without a value; bind it first")
+    return out
+
+
 class InteropMixin(CreationMixin):
     """Ways out of and into a tensor."""
 
@@ -34,6 +44,9 @@ class InteropMixin(CreationMixin):
 
         check_host_read()
         x = self.cast_default()
+        if not all(isinstance(d, int) for d in x.shape):
+            sizes = tuple([_bound(d) for d in x.shape])
+            return x.pad_to(*x.max_shape)._host()[tuple([slice(n) for n in sizes])]
         out = host_view(x.uop)
         if out is None:
             x.realize()

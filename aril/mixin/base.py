@@ -54,6 +54,10 @@ class BaseMixin:
         def log(self) -> Self: ...
         def sqrt(self) -> Self: ...
 
+    def _yields_to(self, other: Any) -> bool:
+        """Whether `other` is a value that wraps this kind of value."""
+        return hasattr(other, "uop") and not hasattr(self, "uop")
+
     # --- shape ---
 
     @property

@@ -7,11 +7,28 @@ they meet.
 from __future__ import annotations
 
 import math
+from functools import wraps
 from typing import Any, Self
 
 from aril.dtype import DType, dtypes, promote, strong
 from aril.mixin.base import BaseMixin, broadcast_shape
 from aril.ops import Ops
+
+
+def _operator(method: Any) -> Any:
+    """An operator of Python, which leaves an operand of a higher kind (a Tensor beside a UOp) to that one's method."""
+
+    @wraps(method)
+    def operator(self: Any, x: Any) -> Any:
+        kind = x.__class__
+        if kind is not self.__class__ and kind not in _SCALARS and self._yields_to(x):
+            return NotImplemented
+        return method(self, x)
+
+    return operator
+
+
+_SCALARS = frozenset({bool, int, float})
 
 
 class ElementwiseMixin(BaseMixin):
@@ -324,15 +341,19 @@ class ElementwiseMixin(BaseMixin):
         """self != x, elementwise."""
         return self._compare(Ops.CMPNE, x)
 
+    @_operator
     def __lt__(self, x: Any) -> Self:
         return self._compare(Ops.CMPLT, x)
 
+    @_operator
     def __gt__(self, x: Any) -> Self:
         return self._compare(Ops.CMPLT, x, True)
 
+    @_operator
     def __le__(self, x: Any) -> Self:
         return self._at_most(x, False)
 
+    @_operator
     def __ge__(self, x: Any) -> Self:
         return self._at_most(x, True)
 
@@ -459,68 +480,89 @@ class ElementwiseMixin(BaseMixin):
 
     # --- operators ---
 
+    @_operator
     def __add__(self, x: Any) -> Self:
         return self._binary(Ops.ADD, x)
 
+    @_operator
     def __radd__(self, x: Any) -> Self:
         return self._binary(Ops.ADD, x, True)
 
+    @_operator
     def __sub__(self, x: Any) -> Self:
         return self.sub(x)
 
+    @_operator
     def __rsub__(self, x: Any) -> Self:
         return self.sub(x, True)
 
+    @_operator
     def __mul__(self, x: Any) -> Self:
         return self._binary(Ops.MUL, x)
 
+    @_operator
     def __rmul__(self, x: Any) -> Self:
         return self._binary(Ops.MUL, x, True)
 
+    @_operator
     def __truediv__(self, x: Any) -> Self:
         return self.div(x)
 
+    @_operator
     def __rtruediv__(self, x: Any) -> Self:
         return self.div(x, True)
 
+    @_operator
     def __floordiv__(self, x: Any) -> Self:
         return self.floordiv(x)
 
+    @_operator
     def __rfloordiv__(self, x: Any) -> Self:
         return self.floordiv(x, True)
 
+    @_operator
     def __mod__(self, x: Any) -> Self:
         return self.mod(x)
 
+    @_operator
     def __rmod__(self, x: Any) -> Self:
         return self.mod(x, True)
 
+    @_operator
     def __pow__(self, x: Any) -> Self:
         return self.pow(x)
 
+    @_operator
     def __rpow__(self, x: Any) -> Self:
         return self.pow(x, True)
 
+    @_operator
     def __and__(self, x: Any) -> Self:
         return self._bits(Ops.AND, x)
 
+    @_operator
     def __or__(self, x: Any) -> Self:
         return self._bits(Ops.OR, x)
 
+    @_operator
     def __xor__(self, x: Any) -> Self:
         return self._bits(Ops.XOR, x)
 
     __rand__, __ror__, __rxor__ = __and__, __or__, __xor__
 
+    @_operator
     def __lshift__(self, x: Any) -> Self:
         return self._shift(Ops.SHL, x, False)
 
+    @_operator
     def __rlshift__(self, x: Any) -> Self:
         return self._shift(Ops.SHL, x, True)
 
+    @_operator
     def __rshift__(self, x: Any) -> Self:
         return self._shift(Ops.SHR, x, False)
 
+    @_operator
     def __rrshift__(self, x: Any) -> Self:
         return self._shift(Ops.SHR, x, True)
 

@@ -150,3 +150,11 @@ def test_symbolic_shapes():
     y = Tensor(np.arange(10, dtype=np.float32))[n.bind(3) : n.bind(3) + 2]
     assert y.sum().item() == 7
     assert (Tensor([1, 2]) + n.bind(5)).tolist() == [6, 7]
+    assert x.numpy().tolist() == [0, 1, 2, 3]
+    cache = Tensor.zeros(8)
+    for i in (0, 5):
+        cache[n.bind(i + 1) : n.bind(i + 1) + 1] = i + 1
+        cache.realize()
+    assert cache.tolist() == [0, 1, 0, 0, 0, 0, 6, 0]
+    assert (n.bind(5) - Tensor([1, 2])).tolist() == [4, 3]
+    assert Tensor(np.arange(4.0))[: n.bind(2)].argmax().item() == 1
