@@ -91,7 +91,7 @@ class _Evaluator:
             if op is Ops.SPECIAL and u.arg == "iota":
                 return np.arange(int(src[0]))
             if op in OpGroup.MOVEMENT:
-                return self.move(u, src[0])
+                return INVALID if src[0] is INVALID else self.move(u, src[0])
             if op is Ops.REDUCE:
                 return self.reduce(u, src[0])
             if op is Ops.STACK:
@@ -194,7 +194,8 @@ class _Evaluator:
                 if n not in walker.values:
                     walker.values[n] = walker.step(n)
             place = walker.values[view]
-            out.reshape(-1)[place.reshape(-1)] = np.broadcast_to(value, place.shape).reshape(-1)
+            kept = np.broadcast_to(~np.ma.getmaskarray(value), place.shape)
+            out.reshape(-1)[place[kept]] = np.broadcast_to(np.ma.getdata(value), place.shape)[kept]
         return out
 
     def cast(self, x: Any, old: DType, new: DType) -> Any:
@@ -216,7 +217,8 @@ class _Evaluator:
             if src[1] is INVALID or src[2] is INVALID:
                 other = src[2] if src[1] is INVALID else src[1]
                 gate = np.logical_not(src[0]) if src[1] is INVALID else src[0]
-                return np.where(gate, other, np.zeros((), dtype=kind))
+                # masked elements are no elements: a store leaves their places as they were
+                return np.ma.MaskedArray(np.where(gate, other, np.zeros((), dtype=kind)), np.logical_not(gate))
             return np.where(src[0], *[np.asarray(s, dtype=kind) for s in src[1:]])
         if op in OpGroup.COMPARISON:
             # a weak constant beside a concrete value has its type
