@@ -76,8 +76,20 @@ def concrete(d: sint) -> int:
     return d if isinstance(d, int) else int(d.vmax)
 
 
+_numel: dict[UOp, int] = {}  # known sizes; emptied after every schedule
+
+
 def numel(u: UOp) -> int:
-    return math.prod(concrete(d) for d in u.shape)
+    """How many elements `u` has, a symbolic dimension at its largest."""
+    n = _numel.get(u)
+    if n is None:
+        n = _numel[u] = math.prod([d if d.__class__ is int else concrete(d) for d in u.shape])
+    return n
+
+
+def forget_sizes() -> None:
+    """Let go of the nodes whose sizes are known."""
+    _numel.clear()
 
 
 def nbytes(u: UOp) -> int:
@@ -114,7 +126,7 @@ def choose_stored(sink: UOp) -> Fusion:
 
 
 def is_leaf(u: UOp) -> bool:
-    return u.op in OpGroup.STORAGE or u.op in (Ops.AFTER, Ops.CONST, Ops.Invalid)
+    return u.op in _LEAVES
 
 
 def is_contraction(u: UOp) -> bool:
@@ -142,14 +154,24 @@ def is_contraction(u: UOp) -> bool:
     return body.op in (Ops.MUL, Ops.CAST) and read * 2 < total
 
 
-def region_cost(u: UOp, stops: dict[UOp, None]) -> tuple[float, float, UOp | None]:
-    """(operations to compute all of `u` once, bytes of stored values read, a reduction that lies in it or None)."""
+_LEAVES = OpGroup.STORAGE | {Ops.AFTER, Ops.CONST, Ops.Invalid}
+
+
+def region_cost(
+    u: UOp, stops: dict[UOp, None], per_op: float = 0.0, per_byte: float = 0.0, enough: float = math.inf
+) -> tuple[float, float, UOp | None]:
+    """(operations to compute all of `u` once, bytes of stored values read, a reduction that lies in it or None).
+
+    Counting ends where `per_op * operations + per_byte * bytes` exceeds `enough`.
+    """
     ops = leaves = 0.0
     reduction = None
     stack, seen = [u], {u}
     while stack:
         n = stack.pop()
-        if n is not u and (is_leaf(n) or n in stops):
+        if ops and per_op * ops + per_byte * leaves > enough:
+            break
+        if n is not u and (n.op in _LEAVES or n in stops):
             leaves += 0 if n.op is Ops.CONST else min(nbytes(n), 1 << 40)
             continue
         if n.op in OpGroup.ALU or n.op is Ops.CAST:
@@ -295,11 +317,12 @@ def _should_store(u: UOp, fusion: Fusion, stops: dict[UOp, None]) -> bool:
             fusion.contraction[kernel] = u
     if len(uses) == 1 and evaluations[0] <= count:
         return False
-    ops, leaves, reduction = region_cost(u, stops)
+    times, extra = sum(evaluations) / count, size * (1 + len(uses))
+    ops, leaves, reduction = region_cost(u, stops, (times - 1) * OP_BYTES, len(uses) - 1, extra)
     if ops == 0 and u.op is not Ops.PAD:
         return False
-    fused = sum(e / count * OP_BYTES * ops + leaves for e in evaluations)
-    stored = OP_BYTES * ops + leaves + size * (1 + len(uses))
+    fused = times * OP_BYTES * ops + len(uses) * leaves
+    stored = OP_BYTES * ops + leaves + extra
     if reduction is not None and len(uses) > 1:
         return stored < fused + size
     return stored < fused

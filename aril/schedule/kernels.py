@@ -11,7 +11,7 @@ from typing import Any
 
 from aril.dtype import DType, strong
 from aril.ops import OpGroup, Ops
-from aril.schedule.fuse import Fusion, choose_stored, concrete, is_contraction, nbytes, numel
+from aril.schedule.fuse import Fusion, choose_stored, concrete, forget_sizes, is_contraction, nbytes, numel
 from aril.schedule.prepare import is_flat_view
 from aril.schedule.versions import keep_every_state, keep_states
 from aril.uop import KernelInfo, ParamArg, UOp
@@ -99,17 +99,24 @@ def _region(root: UOp, fusion: Fusion) -> dict[UOp, None]:
 
 
 def _reads_elsewhere(value: UOp, target: UOp, fusion: Fusion) -> bool:
+    """Whether the kernel that computes `value` reads the target's storage in any other way than element by element."""
     base = target.base
-    stack, seen = [value], set()
+    stack = [(value, True)]
+    seen = set()
     while stack:
-        n = stack.pop()
-        if n in seen or n is target or n in fusion.stored:
+        at = stack.pop()
+        if at in seen:
             continue
-        seen.add(n)
-        if n.op in OpGroup.ELEMENTWISE or n.op in (Ops.CONTIGUOUS,):
-            stack.extend(n.src)
-        elif any(m.base is base for m in n.toposort(lambda m: m not in fusion.stored and m.op is not Ops.AFTER) if m.op in (Ops.PARAM, Ops.AFTER)):
-            return True
+        seen.add(at)
+        n, in_turn = at
+        if n in fusion.stored or in_turn and n is target:
+            continue
+        if n.op is Ops.AFTER or n.op is Ops.PARAM:
+            if n.base is base:
+                return True
+            continue
+        in_turn = in_turn and (n.op in OpGroup.ELEMENTWISE or n.op is Ops.CONTIGUOUS)
+        stack.extend([(s, in_turn) for s in n.src])
     return False
 
 
@@ -130,7 +137,9 @@ def build(sink: UOp, params: int) -> Schedule:
     rep, drafts, temps = _draft(order, fusion, params, sink)
     _link(drafts, fusion)
     kernels = _bundle(_merge(list(drafts.values()), drafts, fusion, rep))
-    return _finish(kernels, sink, rep, params, temps)
+    out = _finish(kernels, sink, rep, params, temps)
+    forget_sizes()
+    return out
 
 
 def _draft(
@@ -366,16 +375,20 @@ def _one_loop(a: Draft, b: Draft, where: dict[UOp, Draft], fusion: Fusion) -> bo
 def _touches_elsewhere(value: UOp, target: UOp) -> bool:
     """Whether computing an element of `value` reads elements of the target's storage other than the same one of `target`."""
     base = target.base
-    stack, seen = [value], set()
+    stack = [(value, True)]
+    seen = set()
     while stack:
-        n = stack.pop()
-        if n in seen or n is target:
+        at = stack.pop()
+        if at in seen:
             continue
-        seen.add(n)
-        if n.op in OpGroup.ELEMENTWISE:
-            stack.extend(n.src)
-        elif base in n.toposort():
+        seen.add(at)
+        n, in_turn = at
+        if in_turn and n is target:
+            continue
+        if n is base:
             return True
+        in_turn = in_turn and n.op in OpGroup.ELEMENTWISE
+        stack.extend([(s, in_turn) for s in n.src])
     return False
 
 

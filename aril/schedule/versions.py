@@ -30,33 +30,36 @@ def order_stores(order: dict[UOp, None]) -> dict[UOp, int]:
     stores = [u for u in order if u.op is Ops.STORE]
     if len(stores) == 1:
         return {stores[0]: 1}
-    needs: dict[UOp, frozenset[UOp]] = {}  # node -> stores before it and states it reads, directly or through values
-    empty: frozenset[UOp] = frozenset()
+    number = {s: i for i, s in enumerate(stores)}
+    states: list[UOp] = []  # bit len(stores) + i of a mask is state i, the bits below are stores
+    needs: dict[UOp, int] = {}  # node -> stores before it and states it reads, directly or through values
     after: dict[UOp, set[UOp]] = {s: set() for s in stores}  # store -> stores that must follow
     waits = dict.fromkeys(stores, 0)
     reads: dict[UOp, set[UOp]] = {}  # state -> stores that read it
     ends: dict[UOp, list[UOp]] = {}  # state -> stores that end it
     for u in order:
-        if u.op is Ops.AFTER:
-            needs[u] = frozenset((u, *u.src[1:]))
-        elif u.op is Ops.PARAM:
-            needs[u] = frozenset((u,))
-        elif len(u.src) == 1:
-            needs[u] = needs[u.src[0]]
-        elif u.op is Ops.SINK:
-            continue
-        else:
-            parts = [p for p in dict.fromkeys([needs[s] for s in u.src]) if p]
-            needs[u] = empty.union(*parts) if len(parts) > 1 else parts[0] if parts else empty
+        mask = 0
+        if u.op is Ops.AFTER or u.op is Ops.PARAM:
+            mask = 1 << len(stores) + len(states)
+            states.append(u)
+            for s in u.src[1:]:
+                mask |= 1 << number[s] if s in number else needs[s]
+        elif u.op is not Ops.SINK:
+            for s in u.src:
+                mask |= needs[s]
+        needs[u] = mask
         if u.op is Ops.STORE:
             ends.setdefault(state_of(u.src[0]), []).append(u)
-            for n in needs[u]:
-                if n.op is Ops.STORE:
-                    if u not in after[n]:
-                        after[n].add(u)
-                        waits[u] += 1
-                elif n in needs[u.src[1]]:
-                    reads.setdefault(n, set()).add(u)
+            value = needs[u.src[1]]
+            while mask:
+                low = mask & -mask
+                mask ^= low
+                i = low.bit_length() - 1
+                if i < len(stores):
+                    after[stores[i]].add(u)
+                    waits[u] += 1
+                elif value & low:
+                    reads.setdefault(states[i - len(stores)], set()).add(u)
     hopes = dict.fromkeys(stores, 0)  # how many stores should come first, but need not
     wish: dict[UOp, set[UOp]] = {s: set() for s in stores}
     for state, enders in ends.items():
@@ -65,24 +68,22 @@ def order_stores(order: dict[UOp, None]) -> dict[UOp, int]:
                 if e is not reader and e not in wish[reader]:
                     wish[reader].add(e)
                     hopes[e] += 1
-    number = {s: i for i, s in enumerate(stores)}
-    ready = [(hopes[s], number[s]) for s in stores if not waits[s]]
-    heapq.heapify(ready)
+    free = [number[s] for s in stores if not waits[s] and not hopes[s]]
+    ready = [number[s] for s in stores if not waits[s]]
     place: dict[UOp, int] = {}
-    while ready:
-        hope, i = heapq.heappop(ready)
-        s = stores[i]
-        if s in place or hope != hopes[s]:
-            continue  # listed again with what it is now
+    while free or ready:
+        s = stores[heapq.heappop(free or ready)]
+        if s in place:
+            continue
         place[s] = len(place) + 1
         for e in wish[s]:
             hopes[e] -= 1
-            if e not in place and not waits[e]:
-                heapq.heappush(ready, (hopes[e], number[e]))
+            if not hopes[e] and not waits[e]:
+                heapq.heappush(free, number[e])
         for e in after[s]:
             waits[e] -= 1
             if not waits[e]:
-                heapq.heappush(ready, (hopes[e], number[e]))
+                heapq.heappush(ready if hopes[e] else free, number[e])
     return place
 
 
