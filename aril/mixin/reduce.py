@@ -192,7 +192,7 @@ class ReduceMixin(MovementMixin):
         return out._shrink((*[(0, s) for s in lead], (0, n))) if n % _SCAN_BLOCK else out
 
     def logcumsumexp(self, axis: Any = 0) -> Self:
-        """log(cumsum(exp(x))) along `axis`, scaled by the running maximum so that nothing overflows."""
+        """log(cumsum(exp(x))) along `axis`, scaled by the running maximum so that nothing overflows (n * n work)."""
         d = self._axis(axis, "logcumsumexp")
         if not self.shape or same(self.shape[d], 0):
             return self
