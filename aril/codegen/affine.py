@@ -66,6 +66,25 @@ def mul(a: UOp, b: UOp | int) -> UOp:
     return UOp(Ops.MUL, (a, b))
 
 
+def divides(by: int, u: UOp) -> bool:
+    """Whether an index expression is surely a multiple of `by`."""
+    stack = [u]
+    while stack:
+        x = stack.pop()
+        if x.op is Ops.CONST:
+            if int(x.arg) % by:
+                return False
+        elif x.op is Ops.MUL and x.src[1].op is Ops.CONST and int(x.src[1].arg) % by == 0:
+            continue
+        elif x.op in (Ops.ADD, Ops.SUB, Ops.MAX):
+            stack.extend(x.src)
+        elif x.op is Ops.WHERE:
+            stack.extend(x.src[1:])
+        else:
+            return False
+    return True
+
+
 def _const(value: int) -> UOp:
     return UOp.const(dtypes.weakint, value)
 

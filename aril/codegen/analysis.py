@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -50,6 +51,56 @@ class Access:
     def stride(self, loop: UOp) -> int | None:
         """Elements one turn of `loop` moves the address by; None where that is not one number."""
         return self.form.coefficient(loop)
+
+    def reach(self, loop: UOp, lanes: int) -> str:
+        """How far `lanes` turns of `loop` spread: "same", "contiguous", "near" (within a few vectors) or "far"."""
+        stride = self.stride(loop)
+        if stride is None:
+            at = [sample(self.form, loop, i) for i in range(lanes)]
+            if None in at:
+                return "far"
+            places = [int(a or 0) for a in at]
+            span = max(places) - min(places) + 1
+            steps = {b - a for a, b in zip(places, places[1:], strict=False)}
+        else:
+            span, steps = abs(stride) * (lanes - 1) + 1, {stride}
+        if steps <= {0}:
+            return "same"
+        return "contiguous" if steps == {1} else ("near" if span <= 4 * lanes else "far")
+
+
+def sample(form: Linear, loop: UOp, turn: int) -> int | None:
+    """The value of an index at a turn of `loop`, all other loops at their first; None where memory decides."""
+    total = form.const
+    for atom, scale in form.terms.items():
+        values: dict[UOp, int] = {}
+        for u in atom.toposort():
+            src = [values[s] for s in u.src]
+            if u.op is Ops.RANGE:
+                values[u] = turn if u is loop else 0
+            elif u.op is Ops.CONST:
+                values[u] = int(u.arg)
+            elif u.op in _SAMPLED and u.dtype.kind in "ib":
+                values[u] = _SAMPLED[u.op](*src)
+            elif loop in u.ranges:
+                return None
+            else:
+                values[u] = 0
+        total += scale * values[atom]
+    return total
+
+
+_SAMPLED: dict[Ops, Callable[..., int]] = {
+    Ops.ADD: lambda a, b: a + b,
+    Ops.SUB: lambda a, b: a - b,
+    Ops.MUL: lambda a, b: a * b,
+    Ops.NEG: lambda a: -a,
+    Ops.MAX: max,
+    Ops.FLOORDIV: lambda a, b: a // b if b else 0,
+    Ops.FLOORMOD: lambda a, b: a % b if b else 0,
+    Ops.CMPLT: lambda a, b: a < b,
+    Ops.WHERE: lambda c, a, b: a if c else b,
+}
 
 
 @dataclass(eq=False)

@@ -7,13 +7,103 @@ renderers know.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+from aril.codegen.affine import build_sum
+from aril.ops import Ops
 from aril.uop.node import UOp
 
 
 def lanes_of(u: UOp) -> int:
     """1 for a scalar, else the number of lanes."""
     return int(u.shape[0]) if u.shape else 1
+
+
+@dataclass(frozen=True, eq=False)
+class Lanes:
+    """Addresses of a vector's lanes in `target`: `sum(scalars) + offsets[lane]`."""
+
+    target: UOp
+    scalars: dict[UOp, int]
+    offsets: tuple[int, ...]
+
+    @property
+    def step(self) -> int | None:
+        """The distance of neighbours, None where it is not one number."""
+        steps = {b - a for a, b in zip(self.offsets, self.offsets[1:], strict=False)} or {1}
+        return steps.pop() if len(steps) == 1 else None
+
+    @property
+    def start(self) -> UOp:
+        """The first lane's index."""
+        return build_sum(self.scalars, self.offsets[0])
+
+    @property
+    def span(self) -> int:
+        """Elements from the least address to the greatest."""
+        return max(self.offsets) - min(self.offsets) + 1
+
+    @property
+    def is_near(self) -> bool:
+        """Whether a few contiguous loads hold all lanes."""
+        return 2 <= self.span <= 4 * len(self.offsets) and len(self.offsets) > 2
+
+    def contiguous(self, lane: int, width: int, more: int = 0) -> UOp:
+        """The address of `width` elements from that of `lane` (and `more`)."""
+        start = build_sum(self.scalars, self.offsets[lane] + more)
+        return UOp(Ops.SHRINK, (self.target, start), (None, width))
+
+    def load(self, u: UOp, more: tuple[UOp, ...]) -> UOp:
+        """The lanes, picked from contiguous loads that begin and end with an element some lane reads."""
+        low, span, n = min(self.offsets), self.span, len(self.offsets)
+        width = min(n, 1 << (span.bit_length() - 1))
+        starts = [min(i * width, span - width) for i in range(-(-span // width))]
+        vectors = [
+            UOp(Ops.SHRINK, (self.target, build_sum(self.scalars, low + s)), (None, width)).load(*more, hint=u.arg)
+            for s in starts
+        ]
+        picks = []
+        for o in self.offsets:
+            which = min((o - low) // width, len(starts) - 1)
+            picks.append((which, o - low - starts[which]))
+        return _pick(vectors, picks)
+
+
+def _pick(vectors: list[UOp], picks: list[tuple[int, int]]) -> UOp:
+    """The given (vector, lane) pairs, by shuffles of two."""
+    n = lanes_of(vectors[0])
+    if len(vectors) <= 2:
+        return shuffle(vectors[0], vectors[-1], [which * n + lane for which, lane in picks])
+    half = len(vectors) // 2
+    left = _pick(vectors[:half], [(w, i) if w < half else (0, 0) for w, i in picks])
+    right = _pick(vectors[half:], [(w - half, i) if w >= half else (0, 0) for w, i in picks])
+    count = len(picks)
+    return shuffle(left, right, [k if w < half else count + k for k, (w, _) in enumerate(picks)])
+
+
+def interleave(rows: Sequence[UOp]) -> list[UOp]:
+    """Vectors that follow one another as lane 0 of every row, lane 1 of every row, ... (a power of two of rows)."""
+    count = len(rows)
+    if count == 1:
+        return list(rows)
+    even, odd = interleave(rows[::2]), interleave(rows[1::2])
+    out: list[UOp] = []
+    for a, b in zip(even, odd, strict=True):
+        n = lanes_of(a)
+        for start in (0, n // 2):
+            out.append(shuffle(a, b, [start + i // 2 + (n if i % 2 else 0) for i in range(n)]))
+    return out
+
+
+def deinterleave(rows: Sequence[UOp]) -> list[UOp]:
+    """The inverse of `interleave`."""
+    if len(rows) == 1:
+        return list(rows)
+    n = lanes_of(rows[0])
+    pairs = list(zip(rows[::2], rows[1::2], strict=True))
+    even = deinterleave([shuffle(a, b, range(0, 2 * n, 2)) for a, b in pairs])
+    odd = deinterleave([shuffle(a, b, range(1, 2 * n, 2)) for a, b in pairs])
+    return [x for both in zip(even, odd, strict=True) for x in both]
 
 
 def shuffle(a: UOp, b: UOp, picks: Sequence[int]) -> UOp:

@@ -21,14 +21,13 @@ from aril.uop.node import UOp
 
 _FACTORS = (2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 20, 24)
 _LEAST_WORK = 2048  # multiply-adds below which a tile does not pay for its code
-CHUNKS_EACH = 8  # chunks of a blocked reduction: each packs its operand anew
 _WAYS, _WAY = 8, 4096  # a first-level cache holds this many lines at one distance
 
 
 @dataclass(frozen=True, eq=False)
 class Tile:
-    """A register tile. `cost` is in cycles a multiply-add of one lane; `staged` numbers the reduction's operands that are
-    put into a panel, `blocked` are its loops that go around the nest so that panels stay small."""
+    """A register tile. `cost` is in cycles a multiply-add of one lane; `staged` numbers the reduction's operands that
+    are put into a panel, `blocked` are its loops that go around the nest so that panels stay small."""
 
     lane: UOp
     lanes: int
@@ -106,7 +105,7 @@ def _choose(plan: Plan, nest: Nest, reduction: UOp, loads: list[Access], width: 
 
 def _least_cost(tile: Tile, own: frozenset[UOp]) -> float:
     """What `_score` cannot go below."""
-    cost = max(tile.accumulators / 2, 4.0) / (tile.accumulators * tile.lanes)
+    cost = max(tile.accumulators / 2, 4.8) / (tile.accumulators * tile.lanes)
     if tile.lane not in own:
         block = tile.lanes * tile.vectors
         cost *= -(-length(tile.lane) // block) * block / length(tile.lane)
@@ -195,7 +194,8 @@ def _score(
         if panel is not None:
             packed = prod([length(r) for r in own if x.uses(r)]) * tile.vectors
             uses = max(
-                1.0, prod([length(r) for r in nest.loops if not x.uses(r)]) / rows / (CHUNKS_EACH if panel else 1)
+                1.0,
+                prod([length(r) for r in nest.loops if not x.uses(r)]) / rows / (_chunks_each(plan) if panel else 1),
             )
             price = packed * (0.3 if contiguous else 0.5) * tile.lanes / (depth * uses)
             inner = depth / prod([length(r) for r in panel])
@@ -207,7 +207,7 @@ def _score(
                 loads += count
                 continue
         loads += direct
-    cycles = max(accumulators / 2, loads / 2, (accumulators + loads + 2) / 4, 4.0) + staging
+    cycles = max(accumulators / 2, loads / 2, (accumulators + loads + 2) / 4, 4.8) + staging
     end = 15.0 + accumulators + sum(_end_cost(a, tile, accumulators, across) for a in ends)
     n, block = length(lane), tile.lanes * tile.vectors
     if across:
@@ -220,6 +220,11 @@ def _score(
     steps = depth / tile.lanes if across else depth
     cost = (cycles + end / max(1.0, steps)) * waste / (accumulators * tile.lanes)
     return replace(tile, staged=tuple(staged), blocked=blocked, cost=cost)
+
+
+def _chunks_each(plan: Plan) -> int:
+    """Chunks of a blocked reduction. Each packs its operand anew, so there are few of them."""
+    return max(4, 2 * plan.renderer.cores)
 
 
 def _broadcast_cost(x: _Operand, tile: Tile) -> float:
@@ -239,7 +244,7 @@ def _end_cost(a: Access, tile: Tile, accumulators: int, across: bool) -> float:
         return float(accumulators)
     for r, f in tile.rows:
         if a.stride(r) == 1 and f >= 4 and f & (f - 1) == 0:
-            return accumulators * tile.lanes * 0.4  # transposed in registers
+            return accumulators * tile.lanes * 0.6  # transposed in registers
     return accumulators * tile.lanes * 1.3
 
 
@@ -306,7 +311,7 @@ def _apply(plan: Plan, nest: Nest, reduction: UOp, tile: Tile) -> None:
     now = plan.nest(0)
     loops = tuple([r for r in now.loops if r.arg.kind is AxisType.LOOP])
     if tile.blocked:
-        total = min(total, CHUNK_NS * CHUNKS_EACH)
+        total = min(total, CHUNK_NS * _chunks_each(plan))
     chunk_output(plan, now, total, None, 1, loops, exact=bool(tile.blocked))
     names = {i: i for i in inner}
     for r in tile.blocked:

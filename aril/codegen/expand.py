@@ -7,11 +7,11 @@ REDUCE nodes are left over plain loops only (several operands of one REDUCE are 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import product
+from math import prod
 
-from aril.codegen.affine import Linear, build_sum, linear, split_gate
-from aril.codegen.coalesce import can_transpose, lanes_of, transpose
+from aril.codegen.affine import Linear, build_sum, divides, linear, split_gate
+from aril.codegen.coalesce import Lanes, can_transpose, deinterleave, interleave, lanes_of, shuffle, transpose
 from aril.dtype import dtypes
 from aril.ops import OpGroup, Ops
 from aril.uop.args import AxisType
@@ -37,8 +37,8 @@ def expand(sink: UOp) -> UOp:
 
 
 def is_loop(u: UOp, *kinds: AxisType) -> bool:
-    """Whether `u` is a RANGE of one of `kinds`."""
-    return u.op is Ops.RANGE and u.arg.kind in kinds
+    """Whether `u` is a RANGE of one of `kinds` (of any that stays a loop, where none are given)."""
+    return u.op is Ops.RANGE and (u.arg.kind in kinds if kinds else u.arg.kind not in _EXPANDED)
 
 
 def broadcast(u: UOp, lanes: int) -> UOp:
@@ -63,21 +63,6 @@ def combine_lanes(op: Ops, vector: UOp) -> UOp:
     return parts[0]
 
 
-@dataclass(frozen=True, eq=False)
-class _Strided:
-    """An address that moves by `step` elements a lane: of lane l, `scalars + const + l*step`."""
-
-    target: UOp
-    scalars: dict[UOp, int]
-    const: int
-    step: int
-    lanes: int
-
-    def contiguous(self, lane: int, width: int) -> UOp:
-        """The address of `width` elements from that of `lane`."""
-        return UOp(Ops.SHRINK, (self.target, build_sum(self.scalars, self.const + lane * self.step)), (None, width))
-
-
 class _Expander:
     """Values of every node for every turn of the copied loops it lies in: `values[node][turns]`."""
 
@@ -85,8 +70,7 @@ class _Expander:
         self.sink = sink
         self.values: dict[UOp, dict[Key, UOp]] = {}
         self.gates: dict[tuple[UOp, Key], UOp | None] = {}
-        self.reversed: set[tuple[UOp, Key]] = set()
-        self.strided: dict[tuple[UOp, Key], _Strided] = {}
+        self.lanes: dict[tuple[UOp, Key], Lanes] = {}  # addresses that differ by numbers from lane to lane
         self.tiles: dict[tuple[UOp, Key], list[UOp]] = {}  # transposed tiles by access and its first turn
         self.linears: dict[UOp, Linear] = {}
         self.memo: dict[UOp, Linear] = {}
@@ -175,48 +159,85 @@ class _Expander:
         return out
 
     def _address(self, u: UOp, key: Key, turn: dict[UOp, int]) -> UOp:
-        form, target = self.linears[u], self._at(u.src[0], turn)
-        const, lanes, step = form.const, 1, 0
-        scalars: dict[UOp, int] = {}
-        vectors: list[tuple[UOp, int]] = []
-        for atom, scale in form.terms.items():
-            if atom.op is Ops.RANGE and atom.arg.kind in _EXPANDED:
-                if atom.arg.kind is AxisType.VECTOR:
-                    lanes, step = _length(atom), scale
-                else:
-                    const += scale * turn[atom]
-                continue
-            value = atom if atom.op is Ops.RANGE else self._at(atom, turn)
-            if value.op is Ops.CONST:
-                const += scale * int(value.arg)
-            elif value.shape:
-                lanes = lanes_of(value)
-                vectors.append((value, scale))
-            else:
-                scalars[value] = scalars.get(value, 0) + scale
+        target = self._at(u.src[0], turn)
         gate = split_gate(u.src[1])[1]
         gate = None if gate is None else self._at(gate, turn)
         if gate is not None and gate.op is Ops.CONST and gate.arg:
             gate = None
-        if gate is not None and gate.shape:
-            lanes = lanes_of(gate)
         self.gates[u, key] = gate
-        if not vectors and lanes == 1:
-            return target.index(build_sum(scalars, const))
+        lane = next((r for r in u.ranges if r.arg.kind is AxisType.VECTOR), None)
+        found = self._offsets(split_gate(u.src[1])[0], lane, turn)
+        if found is None:
+            return self._gathered(u, target, turn)
+        scalars, offsets = found
         masked = gate is not None and bool(gate.shape)
-        if not vectors and (step == 1 or (step == -1 and not masked)):
-            if step == -1:
-                self.reversed.add((u, key))
-                const -= lanes - 1
-            return UOp(Ops.SHRINK, (target, build_sum(scalars, const)), (None, lanes))
-        if not vectors and step == 0 and not masked:
-            return target.index(build_sum(scalars, const))
-        if not vectors and not masked:
-            self.strided[u, key] = _Strided(target, scalars, const, step, lanes)
-        index = UOp(Ops.ADD, (build_sum(scalars, const), UOp.stack(*[_int(step * i) for i in range(lanes)])))
-        for value, scale in vectors:
+        lanes = Lanes(target, scalars, offsets)
+        if len(offsets) == 1 or (lanes.step == 0 and not masked):
+            return target.index(lanes.start)
+        if lanes.step == 1:
+            return lanes.contiguous(0, len(offsets))
+        if not masked:
+            self.lanes[u, key] = lanes
+        return target.index(UOp(Ops.ADD, (build_sum(scalars), UOp.stack(*[_int(i) for i in offsets]))))
+
+    def _gathered(self, u: UOp, target: UOp, turn: dict[UOp, int]) -> UOp:
+        """An address whose lanes are computed."""
+        form = self.linears[u]
+        index: UOp = _int(form.const)
+        for atom, scale in form.terms.items():
+            if atom.op is Ops.RANGE:  # no node of its own order: a loop stays, a copied one is its turn, lanes are a vector
+                value = atom if is_loop(atom) else self._expand(atom, (), turn)
+            else:
+                value = self._at(atom, turn)
             index = UOp(Ops.ADD, (index, value if scale == 1 else UOp(Ops.MUL, (value, _int(scale)))))
         return target.index(index)
+
+    def _offsets(
+        self, index: UOp, lane: UOp | None, turn: dict[UOp, int]
+    ) -> tuple[dict[UOp, int], tuple[int, ...]] | None:
+        """(what all lanes have in common, what each adds to it); None where that is not a number."""
+        form = linear(index, self.memo)
+        count = 1 if lane is None else _length(lane)
+        scalars: dict[UOp, int] = {}
+        offsets = [form.const] * count
+        for atom, scale in form.terms.items():
+            if atom is lane:
+                offsets = [o + scale * i for i, o in enumerate(offsets)]
+            elif atom.op is Ops.RANGE and atom.arg.kind in _COPIES:
+                offsets = [o + scale * turn[atom] for o in offsets]
+            elif lane is not None and lane in atom.ranges:
+                parts = self._divided(atom, lane, turn)
+                if parts is None:
+                    return None
+                for value, more in parts[0].items():
+                    scalars[value] = scalars.get(value, 0) + scale * more
+                offsets = [o + scale * p for o, p in zip(offsets, parts[1], strict=True)]
+            else:
+                value = atom if atom.op is Ops.RANGE else self._at(atom, turn)
+                if value.shape:
+                    return None
+                if value.op is Ops.CONST:
+                    offsets = [o + scale * int(value.arg) for o in offsets]
+                else:
+                    scalars[value] = scalars.get(value, 0) + scale
+        return scalars, tuple(offsets)
+
+    def _divided(self, atom: UOp, lane: UOp, turn: dict[UOp, int]) -> tuple[dict[UOp, int], tuple[int, ...]] | None:
+        """`_offsets` of a quotient or remainder by a number that divides what the lanes have in common."""
+        if atom.op not in (Ops.FLOORDIV, Ops.FLOORMOD) or atom.src[1].op is not Ops.CONST or atom.src[1].arg <= 0:
+            return None
+        by = int(atom.src[1].arg)
+        inner = self._offsets(atom.src[0], lane, turn)
+        if inner is None or not all(scale % by == 0 or divides(by, value) for value, scale in inner[0].items()):
+            return None
+        if atom.op is Ops.FLOORMOD:
+            return {}, tuple([o % by for o in inner[1]])
+        scalars: dict[UOp, int] = {}
+        for value, scale in inner[0].items():
+            exact = scale % by == 0
+            part = value if exact else simplify(UOp(Ops.FLOORDIV, (value, _int(by))))
+            scalars[part] = scalars.get(part, 0) + (scale // by if exact else scale)
+        return scalars, tuple([o // by for o in inner[1]])
 
     def _gate(self, index: UOp, turn: dict[UOp, int], extra: tuple[UOp, ...]) -> UOp | None:
         gate = self.gates[index, tuple([turn[r] for r in self._axes(index)])]
@@ -229,23 +250,24 @@ class _Expander:
         address = self._at(u.src[0], turn)
         gate = self._gate(u.src[0], turn, u.src[2:])
         alt = self._at(u.src[1], turn) if len(u.src) > 1 else u.const_like(0)
+        if gate is not None and gate.op is Ops.CONST and not gate.arg:
+            return alt
+        block = self._block(u, turn) if gate is None else None
+        if block is not None:
+            return self._load_block(u, *block)
         tile = self._tile(u, turn) if gate is None else None
         if tile is not None:
-            axis, strided, first = tile
+            axis, lanes, first = tile
             rows = self.tiles.get((u, first))
             if rows is None:
-                loads = [strided.contiguous(i, _length(axis)).load(hint=u.arg) for i in range(strided.lanes)]
+                loads = [lanes.contiguous(i, _length(axis)).load(hint=u.arg) for i in range(len(lanes.offsets))]
                 rows = self.tiles[u, first] = transpose(loads)
-            out = rows[turn[axis]]
-        elif gate is None:
-            out = address.load(hint=u.arg)
-        elif gate.op is Ops.CONST and not gate.arg:
-            return alt
-        else:
-            out = address.load(alt, gate, hint=u.arg)
-        if (u.src[0], key) in self.reversed:
-            out = _reverse(out)
-        return out
+            return rows[turn[axis]]
+        more = () if gate is None else (alt, gate)
+        spread = self.lanes.get((u.src[0], key))
+        if spread is not None and spread.is_near:
+            return spread.load(u, more)
+        return address.load(*more, hint=u.arg)
 
     def _store(self, u: UOp, turn: dict[UOp, int]) -> UOp:
         key = tuple([turn[r] for r in self._axes(u.src[0])])
@@ -260,31 +282,78 @@ class _Expander:
             raise ValueError(
                 f"every lane would store to one address: {u.src[0]} does not move with the VECTOR loop of its value"
             )
+        block = self._block(u, turn) if gate is None else None
+        if block is not None:
+            return self._store_block(u, *block)
         tile = self._tile(u, turn) if gate is None else None
-        if tile is not None and _length(tile[0]) == lanes:
-            axis, strided, first = tile
-            rows = self.tiles.get((u, first))
-            if rows is None:
-                values = [broadcast(self._at(u.src[1], {**turn, axis: i}), lanes) for i in range(_length(axis))]
-                rows = self.tiles[u, first] = transpose(values)
-            return strided.contiguous(turn[axis], lanes).store(rows[turn[axis]])
+        if tile is not None:
+            return self._store_tile(u, turn, *tile)
         value = broadcast(value, lanes)
-        if (u.src[0], key) in self.reversed:
-            value = _reverse(value)
+        spread = self.lanes.get((u.src[0], key))
+        if spread is not None and spread.step == -1 and (gate is None or not gate.shape):
+            return spread.contiguous(lanes - 1, lanes).store(shuffle(value, value, range(lanes - 1, -1, -1)), gate)
         return address.store(value, gate)
 
-    def _tile(self, u: UOp, turn: dict[UOp, int]) -> tuple[UOp, _Strided, Key] | None:
+    def _store_tile(self, u: UOp, turn: dict[UOp, int], axis: UOp, lanes: Lanes, first: Key) -> UOp:
+        """This copy's share of the contiguous stores of a transposed tile."""
+        rows = self.tiles.get((u, first))
+        copies, count = _length(axis), len(lanes.offsets)
+        if rows is None:
+            values = [broadcast(self._at(u.src[1], {**turn, axis: i}), count) for i in range(copies)]
+            rows = self.tiles[u, first] = transpose(values)
+        mine = [i for i in range(count) if i * copies // count == turn[axis]]
+        stores = [lanes.contiguous(i, copies).store(rows[i]) for i in mine]
+        return UOp.group(*stores) if stores else UOp(Ops.NOOP, ())
+
+    def _block(self, u: UOp, turn: dict[UOp, int]) -> tuple[list[dict[UOp, int]], int, Lanes, Key] | None:
+        """(the turns that lie between neighbouring lanes, in order of address, which of them this is, the address at
+        the first, its key) where copies and lanes fill a block together: `x[lane*2 + copy]`."""
+        index = u.src[0]
+        lanes = self.lanes.get((index, tuple([turn[r] for r in self._axes(index)])))
+        if lanes is None or lanes.step not in (2, 4, 8):
+            return None
+        form = self.linears[index]
+        axes = [r for r in self._axes(index) if 0 < (form.coefficient(r) or 0) < lanes.step]
+        places = {
+            sum((form.coefficient(r) or 0) * t for r, t in zip(axes, turns, strict=True)): turns
+            for turns in product(*[range(_length(r)) for r in axes])
+        }
+        if sorted(places) != list(range(lanes.step)) or prod(map(_length, axes)) != lanes.step:
+            return None
+        turns = [{**turn, **dict(zip(axes, places[i], strict=True))} for i in range(lanes.step)]
+        mine = sum((form.coefficient(r) or 0) * turn[r] for r in axes)
+        begin = self.lanes[index, tuple([turns[0][r] for r in self._axes(index)])]
+        return turns, mine, begin, tuple([turns[0][r] for r in self._axes(u)])
+
+    def _store_block(self, u: UOp, turns: list[dict[UOp, int]], mine: int, lanes: Lanes, first: Key) -> UOp:
+        """This copy's share of the contiguous stores of a block."""
+        rows, count = self.tiles.get((u, first)), len(lanes.offsets)
+        if rows is None:
+            rows = self.tiles[u, first] = interleave([broadcast(self._at(u.src[1], t), count) for t in turns])
+        return lanes.contiguous(0, count, mine * count).store(rows[mine])
+
+    def _load_block(self, u: UOp, turns: list[dict[UOp, int]], mine: int, lanes: Lanes, first: Key) -> UOp:
+        rows, count = self.tiles.get((u, first)), len(lanes.offsets)
+        if rows is None:
+            loads = [lanes.contiguous(0, count, i * count).load(hint=u.arg) for i in range(len(turns))]
+            rows = self.tiles[u, first] = deinterleave(loads)
+        return rows[mine]
+
+    def _tile(self, u: UOp, turn: dict[UOp, int]) -> tuple[UOp, Lanes, Key] | None:
         """(copied loop along which a strided access is contiguous, the address at its first turn, key of that turn)."""
         index = u.src[0]
         key = tuple([turn[r] for r in self._axes(index)])
-        if (index, key) not in self.strided:
+        lanes = self.lanes.get((index, key))
+        if lanes is None or lanes.step in (None, -1):
             return None
         for axis in self._axes(index):
-            moves_by = self.linears[index].coefficient(axis)
-            if moves_by == 1 and can_transpose(self.strided[index, key].lanes, _length(axis)):
+            n = _length(axis)
+            if self.linears[index].coefficient(axis) != 1 or abs(lanes.step or 0) < n:
+                continue
+            if can_transpose(len(lanes.offsets), n):
                 first = {**turn, axis: 0}
-                strided = self.strided[index, tuple([first[r] for r in self._axes(index)])]
-                return axis, strided, tuple([first[r] for r in self._axes(u)])
+                start = self.lanes[index, tuple([first[r] for r in self._axes(index)])]
+                return axis, start, tuple([first[r] for r in self._axes(u)])
         return None
 
     def _turns(self, u: UOp, kind: frozenset[AxisType], turn: dict[UOp, int]) -> Iterator[dict[UOp, int]]:
@@ -327,10 +396,6 @@ class _Expander:
         if body.op is Ops.NOOP or not rest:
             return body
         return UOp(Ops.END, (body, *[self._at(s, turn) for s in rest]))
-
-
-def _reverse(vector: UOp) -> UOp:
-    return UOp.stack(*[vector.index(i) for i in range(lanes_of(vector) - 1, -1, -1)])
 
 
 def _length(loop: UOp) -> int:

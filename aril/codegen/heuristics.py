@@ -121,16 +121,34 @@ def access_cost(access: Access, lanes: UOp | None, width: int, turns: Callable[[
     count = turns(access.loops)
     if lanes is None or lanes not in access.loops:
         return count * _ALONE * (0.5 if lanes is None else 0.3)
-    stride = access.stride(lanes)
     n = length(lanes)
     used = min(width, 1 << (n.bit_length() - 1))
-    if stride == 1:
+    reach = access.reach(lanes, used)
+    if reach == "contiguous":
         return count * _CONTIGUOUS * (width / used) ** 0.5
-    if stride == 0:
+    if reach == "same":
         return count * 0.2 / used
+    if reach == "near" and (not access.is_store or cover_of(access, lanes)):
+        return count * _CONTIGUOUS * 2 * (width / used) ** 0.5
     if any(r is not lanes and length(r) >= 4 and access.stride(r) == 1 for r in access.loops):
         return count * 0.4  # a tile of a transposing copy
     return count * _ALONE * (1.5 if access.is_store else 1.0)
+
+
+def cover_of(access: Access, lane: UOp) -> list[UOp]:
+    """Short loops whose turns lie between neighbouring lanes of an access and fill the room; none where they do not."""
+    step = access.stride(lane)
+    if step not in (2, 4, 8):
+        return []
+    found: list[UOp] = []
+    reach = 1
+    while reach < step:
+        loop = next((r for r in access.loops if is_constant(r) and length(r) > 1 and access.stride(r) == reach), None)
+        if loop is None or loop in found or loop.arg.kind is not AxisType.LOOP:
+            return []
+        found.append(loop)
+        reach *= length(loop)
+    return found if reach == step else []
 
 
 def _plan_generic(plan: Plan, index: int, alone: bool) -> None:
@@ -142,9 +160,28 @@ def _plan_generic(plan: Plan, index: int, alone: bool) -> None:
     nest = plan.nest(index)
     if lane is not None:
         lane = plan.find(nest.loops, lane.arg.id)
-        _vectorise_output(plan, index, lane, width)
+        _fill_blocks(plan, nest, lane)
+        _vectorise_output(plan, index, plan.find(plan.nest(index).loops, lane.arg.id), width)
+    _unroll_short(plan, nest, [r.arg.id for r in inner])
     for loop in inner:
         vectorise_reduction(plan, loop.arg.id, width)
+
+
+def _fill_blocks(plan: Plan, nest: Nest, lane: UOp) -> None:
+    """Copies of the loops that fill the room between the lanes of a store."""
+    cover = {r: None for a in nest.accesses if a.is_store and lane in a.loops for r in cover_of(a, lane)}
+    for r in cover:
+        plan.do(Upcast(r.arg.id), "lanes and copies fill a block together")
+
+
+def _unroll_short(plan: Plan, nest: Nest, lanes: list[Id]) -> None:
+    """Copies of short reductions, such as a pooling window's."""
+    for group in nest.groups:
+        turns = nest.turns(frozenset(group))
+        if turns <= 16 and all(is_constant(r) for r in group):
+            for r in group:
+                if r.arg.id not in lanes and length(r) > 1:
+                    plan.do(Unroll(r.arg.id), "short loop")
 
 
 def _choose_lanes(nest: Nest, width: int) -> tuple[UOp | None, list[UOp]]:
@@ -207,7 +244,7 @@ def _vectorise_output(plan: Plan, index: int, lane: UOp, width: int) -> None:
     lanes = min(width if tiled is None else min(width, 8), 1 << (n.bit_length() - 1))
     while copies > 1 and n < 2 * copies * lanes and n % (copies * lanes):
         copies //= 2
-    if tiled is not None:
+    if tiled is not None or any(r.arg.kind is AxisType.UPCAST for r in nest.loops):
         copies = 1
     block = lanes * copies
     tail = "overlap" if nest.repeatable else "peel"
@@ -355,7 +392,7 @@ def chunk_output(
         if r is lane or left < 2 or not _uniform(nest, r):
             continue
         n = length(r)
-        if is_constant(r) and n <= left * 2:
+        if is_constant(r) and n <= (left if exact else left * 2):
             if n > 1:
                 ids.append(r.arg.id)
                 left //= n

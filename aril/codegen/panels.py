@@ -58,8 +58,8 @@ def place_of(loops: list[UOp]) -> tuple[UOp, int]:
 
 
 def _copy_loops(load: UOp, loops: list[UOp], start: int) -> tuple[dict[UOp, UOp], list[UOp]]:
-    """(what each loop is in the copy, the loops of the copy). Loops that move together are one; where lanes are strided and
-    the innermost loop is contiguous, a tile of it is copied at once, to be transposed in registers."""
+    """(what each loop is in the copy, the loops of the copy). Loops that move together are one; where lanes are strided
+    and the innermost loop is contiguous, a tile of it is copied at once, to be transposed in registers."""
     inner, gate = split_gate(load.src[0].src[1])
     form = linear(inner, {})
     new: dict[UOp, UOp] = {}
@@ -81,9 +81,9 @@ def _copy_loops(load: UOp, loops: list[UOp], start: int) -> tuple[dict[UOp, UOp]
             length *= int(r.src[0].arg)
         last = group[-1]
         tile = 1
-        if i == len(groups) - 1 and lanes is not None and gate is None and form.coefficient(last) == 1:
-            if form.coefficient(lanes) not in (0, 1, None):
-                tile = next((f for f in (4, 2) if length % f == 0 and length > f), 1)
+        strided = lanes is not None and gate is None and form.coefficient(lanes) not in (0, 1, None)
+        if i == len(groups) - 1 and strided and form.coefficient(last) == 1:
+            tile = next((f for f in (4, 2) if length % f == 0 and length > f), 1)
         loop = UOp.range(length // tile, (start + i, 0))
         closing.append(loop)
         value = loop
@@ -105,8 +105,8 @@ def _copy_loops(load: UOp, loops: list[UOp], start: int) -> tuple[dict[UOp, UOp]
 class Block(Step):
     """The reduction loop `id` goes around the nest: sums of the rest are added up in a panel of the worker's own.
 
-    What the other loops of the reduction touch in one turn can then be staged. Needed: one nest with one reduction, that
-    is not inside another loop's length, and output loops of constant length (but for the launch index).
+    What the other loops of the reduction touch in one turn can then be staged. Needed: one nest with one reduction,
+    and output loops of constant length (but for the launch index).
     """
 
     id: Id
