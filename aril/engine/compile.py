@@ -8,21 +8,21 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import sys
 import threading
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from aril import config
-from aril.dtype import to_dtype
 from aril.device import CompiledKernel, Device, Program
+from aril.dtype import to_dtype
 from aril.ops import Ops
 from aril.runtime import cache
 from aril.uop import Estimates, UOp
 
 # Settings that change the code a kernel becomes; they are part of every key and are handed to the compile workers.
 CODE_SETTINGS = ("NOOPT", "NOLOCALS", "EMULATED_DTYPES", "BEAM", "IMAGE", "DETERMINISTIC", "SPEC", "DEFAULT_FLOAT", "DEFAULT_INT")
+SETTINGS = tuple([getattr(config, n) for n in CODE_SETTINGS if hasattr(config, n)])
 PARALLEL_FROM = 3  # below this many misses a worker's start costs more than it saves
 
 
@@ -88,7 +88,7 @@ def renderer_of(device: str) -> Any:
 
 
 def settings_key() -> tuple[tuple[str, Any], ...]:
-    return tuple([(n, getattr(config, n).value) for n in CODE_SETTINGS if hasattr(config, n)])
+    return tuple([(s.name, s.value) for s in SETTINGS])
 
 
 def compile_body(body: UOp, renderer: Any, target: Any) -> tuple[bytes, dict[str, Any]]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from aril.config import DEBUG, NO_COLOR
 from aril.device import Buffer, Device, GlobalCounters
-from aril.engine.compile import Loaded, evaluate, load_kernels
+from aril.engine.compile import SETTINGS, Loaded, evaluate, load_kernels
 from aril.ops import OpGroup, Ops
 from aril.schedule import Item, Schedule, normalize, schedule
 from aril.uop import UOp
@@ -64,11 +64,11 @@ class Capture:
 class _Local(threading.local):
     capture: Capture | None = None
     runs: int = 0  # how often values were computed and kept at their nodes
+    wrote: bool = False  # whether the last run contained assignments
 
 
 local = _Local()
-_executables: dict[tuple[Schedule, str], Executable] = {}
-_by_identity: dict[int, tuple[Schedule, dict[str, Executable]]] = {}
+_by_identity: dict[int, tuple[Schedule, dict[tuple[Any, ...], Executable]]] = {}
 
 
 def is_realized(u: UOp) -> bool:
@@ -127,6 +127,7 @@ def realize_uops(uops: list[UOp], devices: list[str | None] | None = None) -> li
     buffers: list[Buffer | None] = [storage_of(b) for b in normal.buffers]
     made = run(executable(steps, Device.DEFAULT), buffers, normal.values)
     local.runs += 1
+    local.wrote = bool(normal.effects)
     nodes: dict[UOp, UOp] = {}
     # What was written goes on under a new node over the same memory: nodes over the old one that hold a computed value
     # (`x * 2`, still alive) are never found for the new contents.
@@ -138,7 +139,8 @@ def realize_uops(uops: list[UOp], devices: list[str | None] | None = None) -> li
                 _alias(view.base, fresh)
             effect.storage = view.substitute(fresh)
     for root, result in zip(roots, steps.results, strict=True):
-        root.storage = _restore(result, normal.buffers, made, steps, nodes).substitute(fresh)
+        view = _restore(result, normal.buffers, made, steps, nodes)
+        root.storage = view.substitute(fresh) if fresh else view
     return [realized_view(u) for u in out]
 
 
@@ -186,19 +188,27 @@ def _resolve(view: UOp) -> UOp:
 
 
 def _restore(result: UOp, inputs: list[UOp], made: list[Buffer | None], steps: Schedule, nodes: dict[UOp, UOp]) -> UOp:
-    for n in result.toposort():
-        if n.op is Ops.PARAM and not n.is_variable and n not in nodes:
-            slot = n.arg.slot
-            if slot < steps.params:
-                nodes[n] = inputs[slot]
-            else:
-                buffer = made[slot]
-                assert buffer is not None
-                nodes[n] = UOp.new_buffer(buffer.device, buffer.size, buffer.dtype)
-                nodes[n].storage = buffer
-                if local.capture is not None:
-                    local.capture.nodes.append((weakref.ref(nodes[n]), buffer))
-    return result.substitute(nodes)
+    """The view `result` of a parameter as a view of the memory behind it."""
+    views = []
+    while result.op is not Ops.PARAM:
+        views.append(result)
+        result = result.src[0]
+    node = nodes.get(result)
+    if node is None:
+        slot = result.arg.slot
+        if slot < steps.params:
+            node = inputs[slot]
+        else:
+            buffer = made[slot]
+            assert buffer is not None
+            node = UOp.new_buffer(buffer.device, buffer.size, buffer.dtype)
+            node.storage = buffer
+            if local.capture is not None:
+                local.capture.nodes.append((weakref.ref(node), buffer))
+        nodes[result] = node
+    for v in reversed(views):
+        node = v.with_src((node, *v.src[1:]))
+    return node
 
 
 def executable(steps: Schedule, default_device: str) -> Executable:
@@ -208,7 +218,7 @@ def executable(steps: Schedule, default_device: str) -> Executable:
         kept = _by_identity[id(steps)] = (steps, {})
         if len(_by_identity) > 8192:
             _by_identity.pop(next(iter(_by_identity)))
-    key = f"{default_device}|{_settings()}"
+    key = (default_device, *[s.value for s in SETTINGS])
     found = kept[1].get(key)
     if found is None:
         start = time.perf_counter()
@@ -219,12 +229,6 @@ def executable(steps: Schedule, default_device: str) -> Executable:
         if DEBUG.value >= 2:
             print(f"*** {len(kernels)} kernels ready in {time.perf_counter() - start:.3f} s", file=sys.stderr)
     return found
-
-
-def _settings() -> str:
-    from aril.engine.compile import settings_key
-
-    return repr(settings_key())
 
 
 def run(exe: Executable, buffers: list[Buffer | None], values: dict[str, int]) -> list[Buffer | None]:
