@@ -69,6 +69,13 @@ def _parser() -> argparse.ArgumentParser:
         "--save", type=Path, default=Path("mnist.safetensors"), metavar="PATH", help="the weights' file (%(default)s)"
     )
     mnist.set_defaults(run=train_mnist)
+
+    # Its options are its own: with this prefix they all look like arguments here.
+    bench = commands.add_parser(
+        "bench", help="the benchmark (in a clone); --help names its options", prefix_chars="\0", add_help=False
+    )
+    bench.add_argument("options", nargs="*")
+    bench.set_defaults(run=run_bench)
     return parser
 
 
@@ -198,3 +205,12 @@ def train_mnist(options: argparse.Namespace) -> int:
     from aril.cli_mnist import main as run
 
     return run(options)
+
+
+def run_bench(options: argparse.Namespace) -> int:
+    """Run the benchmark in a new process: it sets the number of threads, which libraries read when they start."""
+    root = Path(aril.__file__).parent.parent
+    if not (root / "bench" / "__main__.py").exists():
+        raise ValueError(f"the benchmark is not installed with the package, and not in {root}: run it in a clone")
+    path = os.pathsep.join(filter(None, (str(root), os.environ.get("PYTHONPATH", ""))))
+    os.execve(sys.executable, [sys.executable, "-m", "bench", *options.options], {**os.environ, "PYTHONPATH": path})

@@ -466,7 +466,7 @@ class Tensor(TensorIndexing, InteropMixin, RandomMixin, OpMixin):
 def realize(tensors: Iterable[Tensor]) -> None:
     """Compute all of `tensors` in one schedule. What else still reads a value that an assignment among them
     overwrites is computed too, before it is lost."""
-    from aril.engine.realize import is_realized, realize_uops, realized_view
+    from aril.engine.realize import is_realized, local, realize_uops, realized_view
 
     todo = list({id(t): t for t in tensors}.values())
     for t in todo:
@@ -483,18 +483,25 @@ def realize(tensors: Iterable[Tensor]) -> None:
         old = t.uop
         if old is new:
             continue
-        if GRAD.value and t.dtype.kind == "f" and not _is_storage_view(old):
-            t._history = old
         base = new.base
+        if GRAD.value and t.dtype.kind == "f" and not _is_storage_view(old) and not _only_moves(base, old):
+            t._history = old
         if base.op is Ops.BUFFER and not _is_storage_view(old):
             _came_from.setdefault(base, weakref.ref(old))
         t.uop = new
         if t._device is None:
             t._device = new.device
-    for t in _alive():
+    for t in _alive() if local.wrote else ():
         base = _storage_base(t.uop)
         if base.op is Ops.AFTER and base.storage is not None:
             t.uop = t.uop.substitute({base: realized_view(base)})
+
+
+def _only_moves(base: UOp, u: UOp) -> bool:
+    """Whether `u` asks for what lies in `base` already, such as `contiguous()` of whole storage: that is no history."""
+    while u.op is Ops.CONTIGUOUS or u.op in OpGroup.MOVEMENT:
+        u = u.src[0]
+    return u is base
 
 
 def renew(written: Iterable[Buffer]) -> None:

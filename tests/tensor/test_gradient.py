@@ -91,3 +91,11 @@ def test_a_small_regression_learns():
         ((data @ w - target) ** 2).mean().backward()
         w.assign(w - 0.2 * w.grad).realize()
     np.testing.assert_allclose(w.numpy(), true, atol=1e-3)
+
+
+def test_gradients_pass_what_was_stored_already():
+    # contiguous() of whole storage computes nothing: it must not become its own history.
+    w = Tensor(np.array([1.0, 2.0], np.float32)).contiguous().realize()
+    x = Tensor(np.array([3.0, 4.0], np.float32)).contiguous().realize()
+    (gradient,) = (w * x).sum().gradient(x)
+    np.testing.assert_array_equal(gradient.numpy(), [1.0, 2.0])

@@ -1,0 +1,240 @@
+"""The overheads, apart from the rows: replay, one eager operation, import, first operation, first step of MNIST.
+
+In come the peers that are ready; out go seconds by what and by whom. What happens once in a process runs in new ones.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.peers import Peer
+
+KERNELS = 100
+ROOT = Path(__file__).parent.parent
+
+
+@dataclass
+class Overhead:
+    """A line: seconds by contender, the figure aril is to keep, and notes on contenders that have none."""
+
+    name: str
+    target_s: float
+    seconds: dict[str, float] = field(default_factory=dict)
+    notes: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def met(self) -> bool | None:
+        """Whether aril keeps the figure; None without a time."""
+        return None if "aril" not in self.seconds else self.seconds["aril"] <= self.target_s
+
+
+def measure_overheads(peers: list[Peer], rounds: int, say: Callable[[str], None]) -> list[Overhead]:
+    """All of them. `rounds` is of the quick ones; new processes are started three times, or once when quick."""
+    by_name = {p.name: p for p in peers}
+    libraries = [p for p in ("aril", "torch", "jax", "tinygrad") if p in by_name]
+    again = 3 if rounds >= 15 else 1
+    tasks: list[Callable[[], Overhead]] = [
+        lambda: _replay(by_name, rounds),
+        lambda: _eager(by_name, rounds),
+        lambda: _imports(libraries, 5 if again == 3 else 3),
+        lambda: _once("first operation, cold", 1.0, "first", libraries, again, warm=False),
+        lambda: _once("first operation, warm", 0.4, "first", libraries, again, warm=True),
+        lambda: _once("first MNIST step, cold", 6.0, "mnist", [p for p in libraries if p != "jax"], again, warm=False),
+        lambda: _once("first MNIST step, warm", 2.0, "mnist", [p for p in libraries if p != "jax"], again, warm=True),
+    ]
+    out = []
+    for task in tasks:
+        found = task()
+        out.append(found)
+        times = ", ".join(f"{name} {readable_s(s)}" for name, s in found.seconds.items())
+        notes = "".join(f"; {name}: {text}" for name, text in found.notes.items())
+        say(f"{found.name:<34} {times or '-'} (aril's figure: {readable_s(found.target_s)}){notes}")
+    return out
+
+
+def readable_s(seconds: float) -> str:
+    """`0.0123` -> `12.3 ms`."""
+    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if seconds >= scale:
+            return f"{seconds / scale:.3g} {unit}"
+    return f"{seconds / 1e-9:.3g} ns"
+
+
+def _median(step: Callable[[], Any], rounds: int, calls: int) -> float:
+    for _ in range(3):
+        step()
+    times = []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        for _ in range(calls):
+            step()
+        times.append((time.perf_counter() - start) / calls)
+    return statistics.median(times)
+
+
+def _replay(peers: dict[str, Peer], rounds: int) -> Overhead:
+    """A hundred dependent kernels of 16 numbers each, captured; a kernel's share of a replay."""
+    out = Overhead(f"replay of {KERNELS} tiny kernels, a kernel", 5e-6)
+    aril = peers["aril"]
+
+    def chain(x: Any) -> Any:
+        for _ in range(KERNELS):
+            x = (x + 1).contiguous()
+        return x
+
+    try:
+        run, x = aril.captured(chain), aril.tensor(np.zeros(16, np.float32))
+        for _ in range(3):
+            result = run(x)
+        if not np.array_equal(aril.array(result), np.full(16, KERNELS, np.float32)):
+            raise ValueError("a wrong result")
+        counters = aril.module.GlobalCounters
+        before = counters.kernels
+        run(x)
+        kernels = counters.kernels - before
+        out.seconds["aril"] = _median(lambda: run(x), rounds, 20) / KERNELS
+        if kernels != KERNELS:
+            out.notes["aril"] = f"{kernels} kernels ran"
+    except Exception as error:
+        out.notes["aril"] = f"{type(error).__name__}: {error}"
+    if "torch" in peers:
+        torch = peers["torch"]
+        with torch.inference():
+            x = torch.tensor(np.zeros(16, np.float32))
+
+            def eager() -> None:
+                y = x
+                for _ in range(KERNELS):
+                    y = y + 1
+
+            out.seconds["torch"] = _median(eager, rounds, 20) / KERNELS
+    return out
+
+
+def _eager(peers: dict[str, Peer], rounds: int) -> Overhead:
+    """x + 1 of 16 numbers, from the call to the stored result."""
+    out = Overhead("one eager tiny operation", 100e-6)
+    x = np.ones(16, np.float32)
+    steps: dict[str, Callable[[Any], Any]] = {
+        "aril": lambda t: (t + 1).realize(),
+        "numpy": lambda t: t + 1,
+        "torch": lambda t: t + 1,
+        "jax": lambda t: (t + 1).block_until_ready(),
+        "tinygrad": lambda t: (t + 1).realize(),
+    }
+    for name, step in steps.items():
+        if name in peers:
+            t = peers[name].tensor(x)
+            calls = 3 if name == "tinygrad" else 100
+            out.seconds[name] = _median(lambda step=step, t=t: step(t), rounds, calls)  # type: ignore[misc]
+    return out
+
+
+def _imports(libraries: list[str], again: int) -> Overhead:
+    """`import x` in a new process, over a bare interpreter."""
+    out = Overhead("import, over a bare interpreter", 0.25)
+
+    def start(code: str) -> float:
+        times = []
+        for _ in range(again + 1):  # the first fills the system's file cache
+            begin = time.perf_counter()
+            subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, capture_output=True)
+            times.append(time.perf_counter() - begin)
+        return statistics.median(times[1:])
+
+    bare = start("pass")
+    for name in libraries:
+        out.seconds[name] = max(0.0, start(f"import {name}") - bare)
+    return out
+
+
+def _once(name: str, target: float, task: str, libraries: list[str], again: int, warm: bool) -> Overhead:
+    """What a new process takes for its first operation or step; caches cold, or warm from an earlier run.
+
+    The first operation counts from the start of the import, the first step without it.
+    """
+    out = Overhead(name, target)
+    for library in libraries:
+        times = []
+        try:
+            for _ in range(again):
+                with tempfile.TemporaryDirectory(prefix="bench-") as cache:
+                    if warm:
+                        _process(task, library, cache)
+                    times.append(_process(task, library, cache))
+        except (RuntimeError, OSError, ValueError, subprocess.TimeoutExpired) as error:
+            out.notes[library] = str(error)[:200]
+            continue
+        out.seconds[library] = statistics.median(times)
+    return out
+
+
+def _process(task: str, library: str, cache: str) -> float:
+    environment = dict(os.environ, ARIL_CACHE=cache, XDG_CACHE_HOME=cache, CACHEDB=f"{cache}/tinygrad.db")
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.overheads", task, library],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    if done.returncode:
+        lines = done.stderr.strip().splitlines()
+        raise RuntimeError(lines[-1] if lines else f"exit status {done.returncode}")
+    return float(json.loads(done.stdout.strip().splitlines()[-1]))
+
+
+def _first(library: str) -> float:
+    """`Tensor([1, 2, 3]).sum().item()`, from the start of the import."""
+    start = time.perf_counter()
+    if library == "torch":
+        import torch
+
+        value = torch.tensor([1.0, 2.0, 3.0]).sum().item()
+    elif library == "jax":
+        import jax.numpy as jnp
+
+        value = jnp.array([1.0, 2.0, 3.0]).sum().item()
+    elif library == "tinygrad":
+        from tinygrad import Tensor as Other
+
+        value = Other([1.0, 2.0, 3.0], device="CPU").sum().item()
+    else:
+        from aril import Tensor
+
+        value = Tensor([1.0, 2.0, 3.0]).sum().item()
+    taken = time.perf_counter() - start
+    assert value == 6.0
+    return taken
+
+
+def _mnist(library: str) -> float:
+    """One step of the network of the MNIST row, from the call; import and the making of the data excluded."""
+    from bench import peers, rows_networks
+
+    kind = {"aril": peers.Aril, "torch": peers.Torch, "tinygrad": peers.Tinygrad}[library]
+    peer = kind()
+    peer.start(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    row = next(row for row in rows_networks.ROWS if row.name.startswith("MNIST"))
+    arrays = row.arrays()
+    start = time.perf_counter()
+    step = peer.prepare(row, arrays)
+    peer.results(step())
+    return time.perf_counter() - start
+
+
+if __name__ == "__main__":
+    print(json.dumps({"first": _first, "mnist": _mnist}[sys.argv[1]](sys.argv[2])))
