@@ -139,6 +139,15 @@ def separate(sink: UOp) -> UOp:
 
     REDUCEs share a loop when they have the same loops, lie in the same outer loops and none depends on another.
     """
+    # a nest given new loops takes copies of the REDUCEs in it, whose own loops are told apart in the next round
+    while True:
+        out = _separate_once(sink)
+        if out is sink:
+            return out
+        sink = out
+
+
+def _separate_once(sink: UOp) -> UOp:
     groups: list[tuple[frozenset[UOp], frozenset[UOp], int]] = []  # own loops, outer loops, members (bits)
     taken: set[UOp] = set()
     below: dict[UOp, int] = {}  # REDUCEs a node depends on, as bits

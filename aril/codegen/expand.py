@@ -130,7 +130,7 @@ class _Expander:
         op = u.op
         if op is Ops.RANGE:
             if u.arg.kind is AxisType.VECTOR:
-                return UOp.stack(*[_int(i) for i in range(_length(u))])
+                return UOp.stack(*[_int(i) for i in range(_length(u))]) if _length(u) > 1 else _int(0)
             if u.arg.kind in _COPIES:
                 return _int(turn[u])
             return u.with_src(tuple([self._at(s, turn) for s in u.src]))
@@ -185,7 +185,9 @@ class _Expander:
         form = self.linears[u]
         index: UOp = _int(form.const)
         for atom, scale in form.terms.items():
-            if atom.op is Ops.RANGE:  # no node of its own order: a loop stays, a copied one is its turn, lanes are a vector
+            if (
+                atom.op is Ops.RANGE
+            ):  # no node of its own order: a loop stays, a copied one is its turn, lanes are a vector
                 value = atom if is_loop(atom) else self._expand(atom, (), turn)
             else:
                 value = self._at(atom, turn)
