@@ -9,12 +9,14 @@ import functools
 import gc
 import inspect
 import itertools
+import threading
 import weakref
 from collections.abc import Callable
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from aril.config import JIT
 from aril.device import Buffer
+from aril.engine.lock import locked, noted
 from aril.engine.realize import Capture, JitError, is_realized, local, realize_uops, storage_of
 from aril.engine.replay import Batch
 from aril.ops import OpGroup, Ops
@@ -105,6 +107,7 @@ class Jit(Generic[P, R]):
         self.captured: _Captured | None = None
         self.of_owner: dict[int, tuple[weakref.ref[Any], Jit[P, R]]] = {}  # of a method: one for each object
         self.names = _parameter_names(function)
+        self.lock = threading.RLock()  # calls of one capture come one after the other: they share its records
         functools.update_wrapper(self, function)
 
     def __get__(self, owner: object, kind: type | None = None) -> Any:
@@ -139,7 +142,8 @@ class Jit(Generic[P, R]):
             _flatten(a, name, tensors, key, values)
         signature = tuple(key)
         if self.captured is not None:
-            return self._replay(self.captured, signature, tensors, values)
+            with self.lock:
+                return self._replay(self.captured, signature, tensors, values)
         self.calls += 1
         if self.calls == 1:
             out = self.function(*args, **kwargs)
@@ -151,6 +155,7 @@ class Jit(Generic[P, R]):
 
     # --- capture ---
 
+    @locked
     def _capture(self, args: Any, kwargs: Any, signature: tuple[Any, ...], tensors: list[Tensor], values: dict[str, int]) -> R:
         waiting = [t for t in _alive() if _is_assigned(t.uop)]
         if waiting:  # assignments made before are no part of what is captured
@@ -166,15 +171,16 @@ class Jit(Generic[P, R]):
         new_args, new_kwargs = _rebuild((args, kwargs), iter(stand_ins))
         before = {id(t): (weakref.ref(t), t.uop) for t in _alive()}
         capture = Capture()
-        local.capture = capture
+        local.capture, noted.assignments = capture, []
         try:
             out = self.function(*new_args, **new_kwargs)
             results = _tensors_of(out, [])
-            left = [*results, *_left_behind(before, results)]
+            own = {t.uop.base for t in stand_ins} | set(noted.assignments)
+            left = [*results, *_left_behind(before, results, own, capture)]
             if left:
                 left[0].realize(*left[1:])
         finally:
-            local.capture = None
+            local.capture = noted.assignments = None
         self._refuse_rebinding(capture, before)
         produced = {id(b) for launch in capture.launches for b in launch.buffers[: launch.item.outputs]}
         made = {id(b) for b in capture.made}
@@ -254,16 +260,23 @@ class Jit(Generic[P, R]):
         return _rebuild(c.template, iter(results))  # type: ignore[no-any-return]
 
 
-def _left_behind(before: dict[int, tuple[weakref.ref[Tensor], UOp]], results: list[Tensor]) -> list[Tensor]:
-    """What a capture leaves to be computed besides its results: tensors bound to names outside, pending assignments."""
+def _left_behind(
+    before: dict[int, tuple[weakref.ref[Tensor], UOp]], results: list[Tensor], own: set[UOp], capture: Capture
+) -> list[Tensor]:
+    """What a capture leaves to be computed besides its results: tensors bound to names outside, pending assignments.
+
+    `own` are the nodes of its inputs and assignments: what depends on none of them or of what it computed is another thread's.
+    """
     listed = {id(t) for t in results}
 
     def pending() -> list[Tensor]:
+        ours = own | {n for n in [ref() for ref, _ in capture.nodes] if n is not None}
         out = []
         for t in _alive():
             ref, uop = before.get(id(t), (None, None))
-            known = ref is not None and ref() is t and uop is t.uop
-            if not known and id(t) not in listed and not is_realized(t.uop) and t.uop.storage is None and t.uop.device is not None:
+            if ref is not None and ref() is t and uop is t.uop or id(t) in listed or is_realized(t.uop) or t.uop.storage is not None:
+                continue
+            if any(n in ours for n in t.uop.toposort()):
                 out.append(t)
         return out
 

@@ -15,6 +15,7 @@ from typing import Any
 from aril.config import DEBUG, GRAD, NAN_CHECK, SPEC
 from aril.device import Buffer, Device, canonical
 from aril.dtype import DType, DTypeLike, dtypes, strong, to_dtype
+from aril.engine.lock import locked, note_assignment
 from aril.mixin import OpMixin
 from aril.mixin.base import broadcast_shape
 from aril.ops import OpGroup, Ops
@@ -445,8 +446,10 @@ class Tensor(TensorIndexing, InteropMixin, RandomMixin, OpMixin):
         flat = UOp.new_buffer(self._device, _elements(value.shape), value.dtype)
         view = view_flat(flat, value.shape)
         self.uop = view.after(view.store(value))
+        note_assignment(self.uop)
         return self
 
+    @locked
     def _write(self, view: UOp, value: UOp) -> None:
         """Store `value` at `view`, a view of this tensor's storage; this tensor and other views follow."""
         base = _storage_base(view)
@@ -458,11 +461,13 @@ class Tensor(TensorIndexing, InteropMixin, RandomMixin, OpMixin):
         for t in _alive():
             if t.uop is base or (_is_storage_view(t.uop) and _storage_base(t.uop) is base):
                 t.uop = t.uop.substitute({base: new})
+        note_assignment(new)
 
 
 # ---------------------------------------------------------------------------------------------------- realizing
 
 
+@locked
 def realize(tensors: Iterable[Tensor]) -> None:
     """Compute all of `tensors` in one schedule. What else still reads a value that an assignment among them
     overwrites is computed too, before it is lost."""
@@ -504,6 +509,7 @@ def _only_moves(base: UOp, u: UOp) -> bool:
     return u is base
 
 
+@locked
 def renew(written: Iterable[Buffer]) -> None:
     """Put new nodes in place of those over memory that was written without the graph (a replay), in every tensor:
     values computed from the old contents stay with the old nodes."""

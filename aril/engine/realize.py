@@ -16,6 +16,7 @@ from typing import Any
 from aril.config import DEBUG, NO_COLOR
 from aril.device import Buffer, Device, GlobalCounters
 from aril.engine.compile import SETTINGS, Loaded, evaluate, load_kernels
+from aril.engine.lock import locked
 from aril.ops import OpGroup, Ops
 from aril.schedule import Item, Schedule, normalize, schedule
 from aril.uop import UOp
@@ -105,6 +106,7 @@ def storage_of(u: UOp) -> Buffer:
     return u.storage  # type: ignore[no-any-return]
 
 
+@locked
 def realize_uops(uops: list[UOp], devices: list[str | None] | None = None) -> list[UOp]:
     """Compute every graph in `uops`; returns for each a view of memory with its value.
 

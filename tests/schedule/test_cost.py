@@ -1,0 +1,93 @@
+"""The bytes that the cost rule expects to be moved are the bytes that the kernels are counted to move."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from aril import Context, Tensor, nn
+from aril.cli_mnist import Net
+from aril.device import GlobalCounters
+from aril.engine import realize
+
+RNG = np.random.default_rng(0)
+
+
+class Block:
+    """A transformer block of two heads."""
+
+    def __init__(self, width: int) -> None:
+        self.width = width
+        self.before, self.between = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        batch, length, width = x.shape
+        parts = self.qkv(self.before(x)).chunk(3, -1)
+        q, k, v = [t.reshape(batch, length, 2, width // 2).permute(0, 2, 1, 3) for t in parts]
+        scores = (q @ k.permute(0, 1, 3, 2)) * (width // 2) ** -0.5
+        mixed = (scores.softmax(-1) @ v).permute(0, 2, 1, 3).reshape(batch, length, width)
+        x = x + self.out(mixed)
+        return x + self.down(self.up(self.between(x)).gelu())
+
+
+def mnist_step() -> Callable[[], Any]:
+    """A training step of the MNIST network."""
+    net = Net()
+    params = nn.state.get_parameters(net)
+    params[0].realize(*params[1:])
+    opt = nn.optim.Adam(params, lr=1e-3)
+    x = Tensor(RNG.random((16, 1, 28, 28), np.float32)).realize()
+    y = Tensor(RNG.integers(0, 10, 16).astype(np.int32)).realize()
+
+    def step() -> None:
+        with Context(TRAINING=1):
+            opt.zero_grad()
+            net(x).sparse_categorical_crossentropy(y).backward()
+            opt.step()
+
+    return step
+
+
+def transformer_step() -> Callable[[], Any]:
+    """A training step of two transformer blocks."""
+    blocks = [Block(32), Block(32)]
+    params = nn.state.get_parameters(blocks)
+    params[0].realize(*params[1:])
+    opt = nn.optim.SGD(params, lr=1e-3)
+    x = Tensor(RNG.standard_normal((2, 16, 32), np.float32)).realize()
+
+    def step() -> None:
+        with Context(TRAINING=1):
+            opt.zero_grad()
+            y = x
+            for b in blocks:
+                y = b(y)
+            (y * y).mean().backward()
+            opt.step()
+
+    return step
+
+
+@pytest.mark.parametrize("make", [mnist_step, transformer_step])
+def test_predicted_bytes(make: Callable[[], Callable[[], Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within a tenth, for a whole training step."""
+    predicted = []
+    schedule = realize.schedule
+
+    def counted(*args: Any) -> Any:
+        found = schedule(*args)
+        predicted.append(found.predicted_bytes)
+        return found
+
+    step = make()
+    step()
+    monkeypatch.setattr(realize, "schedule", counted)
+    before = GlobalCounters.bytes
+    step()
+    moved = GlobalCounters.bytes - before
+    assert abs(sum(predicted) - moved) <= 0.1 * moved
