@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import sys
 import threading
 from dataclasses import dataclass
 from functools import lru_cache
@@ -212,7 +213,9 @@ def _load_missing(missing: dict[tuple[UOp, str, str], str | None], settings: Any
         todo.append((key, where))
     if not todo:
         return
-    stats["compiled"] += len(todo)
+    for (body, device, _), _where in todo:
+        stats["compiled"] += 1
+        _explain(body, device, settings)
     if len(todo) >= PARALLEL_FROM and config.DEBUG.value < 3 and all(_persistent(Device[k[1]]) for k, _ in todo):
         _compile_in_workers(todo, settings)
         return
@@ -226,6 +229,35 @@ def _load_missing(missing: dict[tuple[UOp, str, str], str | None], settings: Any
         entry = pack_entry(*compile_body(body, renderer, opened.target))
         cache.put("kernel", where, entry)
         _loaded[key] = _make(device, *unpack_entry(entry))
+
+
+# What has been compiled: by body, and by operations without sizes. They say why a kernel is compiled again.
+_bodies: dict[bytes, tuple[str, Any]] = {}
+_kinds: dict[tuple[str, ...], str] = {}
+KINDS = 4096
+
+
+def _explain(body: UOp, device: str, settings: Any) -> None:
+    """DEBUG=1: the number of this compile and what it differs in from those before."""
+    name = body.arg.name if body.arg is not None else "kernel"
+    kind = tuple([u.op.name for u in body.toposort()])
+    before = _bodies.get(body.digest)
+    if before is not None and before[0] != device:
+        reason = f"seen before on {before[0]}"
+    elif before is not None:
+        changed = [f"{n} {dict(before[1])[n]} -> {v}" for n, v in settings if dict(before[1])[n] != v]
+        reason = f"settings changed: {', '.join(changed)}" if changed else "it is no longer loaded"
+    elif kind in _kinds:
+        reason = f"the operations of {_kinds[kind]} with other sizes, dtypes or numbers"
+    else:
+        reason = "first of its kind"
+    if len(_bodies) >= KINDS:
+        _bodies.clear()
+        _kinds.clear()
+    _bodies[body.digest] = (device, settings)
+    _kinds.setdefault(kind, name)
+    if config.DEBUG.value >= 1:
+        print(f"*** compile {stats['compiled']}: {name} for {device}: {reason}", file=sys.stderr)
 
 
 def _compile_in_workers(todo: list[tuple[Any, str]], settings: Any) -> None:

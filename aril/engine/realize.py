@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from aril.config import DEBUG, NO_COLOR
+from aril.config import DEBUG, NAN_CHECK, NO_COLOR
 from aril.device import Buffer, Device, GlobalCounters
 from aril.engine.compile import SETTINGS, Loaded, evaluate, load_kernels
 from aril.engine.lock import locked
@@ -239,7 +239,7 @@ def run(exe: Executable, buffers: list[Buffer | None], values: dict[str, int]) -
     default = Device.DEFAULT
     buffers = [*buffers, *[None] * len(steps.temps)]
     capture = local.capture
-    debug = DEBUG.value >= 2
+    debug, checked = DEBUG.value >= 2, NAN_CHECK.value
     if capture is not None:
         capture.values.update(values)
 
@@ -273,11 +273,40 @@ def run(exe: Executable, buffers: list[Buffer | None], values: dict[str, int]) -
             GlobalCounters.record(loaded.device, ops, size, elapsed or 0.0)
             if debug:
                 _report(loaded.name, launch, ops, size, elapsed or 0.0)
+        if checked:
+            check_numbers(launch, args)
         if capture is not None:
             capture.launches.append(launch)
         for slot in item.frees:
             buffers[slot] = None
     return buffers
+
+
+class NotFinite(ArithmeticError):
+    """NAN_CHECK=1: a kernel wrote a NaN or an infinity."""
+
+
+def check_numbers(launch: Launch, buffers: list[Buffer]) -> None:
+    """NotFinite names the kernel, the element and the user's line where a result that was just written is no finite number."""
+    import numpy as np
+
+    for b in buffers[: launch.item.outputs]:
+        if b.dtype.kind != "f" or b.dtype.fmt is None or not b.nbytes:
+            continue
+        values = np.frombuffer(b.as_memoryview(), np.dtype(b.dtype.fmt))
+        bad = np.flatnonzero(~np.isfinite(values))
+        if not bad.size:
+            continue
+        was_bad = [
+            f"argument {k}" for k, r in enumerate(buffers[launch.item.outputs :]) if r.dtype.kind == "f" and r.dtype.fmt and r.nbytes
+            and not np.isfinite(np.frombuffer(r.as_memoryview(), np.dtype(r.dtype.fmt))).all()
+        ]  # fmt: skip
+        raise NotFinite(
+            f"kernel {launch.loaded.name if launch.loaded else 'copy'} wrote {values[bad[0]]} as element {bad[0]} of {b.size} "
+            f"({bad.size} are not finite)"
+            + (f"; {', '.join(was_bad)} had such numbers before" if was_bad else "; all it read was finite")
+            + f"; built at {launch.item.origin or 'a line that NAN_CHECK=1 in the environment shows'}"
+        )
 
 
 def _report(name: str, launch: Launch, ops: int, size: int, seconds: float) -> None:

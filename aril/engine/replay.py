@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from aril.config import DEBUG
+from aril.config import DEBUG, NAN_CHECK
 from aril.device import Buffer, Device, GlobalCounters
 from aril.engine.compile import evaluate
-from aril.engine.realize import Capture, Launch, _report, overwritten
+from aril.engine.realize import Capture, Launch, _report, check_numbers, overwritten
 from aril.runtime.pool_ir import RECORD_BYTES
 
 ALIGN = 256
@@ -190,7 +190,7 @@ class Batch:
     def run(self, buffers: Sequence[Buffer], values: dict[str, int]) -> None:
         """Replay with `buffers` in the places of the replaced ones and these values of variables."""
         overwritten([*self.written, *[buffers[i] for i in self.written_inputs]])
-        if DEBUG.value >= 2:
+        if DEBUG.value >= 2 or NAN_CHECK.value:
             self._run_one_by_one(buffers, values)
             return
         start = time.perf_counter()
@@ -242,7 +242,10 @@ class Batch:
             ops = evaluate(e.ops, known) if e is not None else 0
             size = evaluate(e.bytes, known) if e is not None else launch.buffers[0].nbytes
             GlobalCounters.record(launch.buffers[0].device, ops, size, seconds)
-            _report(launch.loaded.name if launch.loaded is not None else "copy", launch, ops, size, seconds)
+            if DEBUG.value >= 2:
+                _report(launch.loaded.name if launch.loaded is not None else "copy", launch, ops, size, seconds)
+            if NAN_CHECK.value:
+                check_numbers(launch, [self._actual(b, buffers) for b in launch.buffers])
 
 
 def _meets(span: tuple[Any, int, int], others: list[tuple[Any, int, int]]) -> bool:

@@ -159,7 +159,10 @@ class UOp(OpMixin):
         """The same node over other sources."""
         if src == self.src:
             return self
-        return UOp(self.op, src, self.arg, self.dtype if self.op in _CHOSEN_DTYPE else None, self.tag)
+        out = UOp(self.op, src, self.arg, self.dtype if self.op in _CHOSEN_DTYPE else None, self.tag)
+        if self.origin is not None:
+            out.origin = self.origin
+        return out
 
     # --- walks ---
 
