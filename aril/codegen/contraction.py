@@ -21,6 +21,7 @@ from aril.uop.node import UOp
 
 _FACTORS = (2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 20, 24)
 _LEAST_WORK = 2048  # multiply-adds below which a tile does not pay for its code
+_BYTES_A_CYCLE = 5.0  # of one core from beyond its second-level cache
 _WAYS, _WAY = 8, 4096  # a first-level cache holds this many lines at one distance
 
 
@@ -175,11 +176,12 @@ def _score(
     accumulators = tile.vectors * rows
     across = lane in own
     depth = prod([length(r) for r in own])
-    loads = staging = 0.0
+    loads = staging = traffic = 0.0
     staged: list[int] = []
     blocked: tuple[UOp, ...] = ()
     for x in operands:
         count = prod([f for r, f in tile.rows if x.uses(r)])
+        traffic += _traffic(plan, x, own, tile)
         if not x.uses(lane):
             loads += count * _broadcast_cost(x, tile)
             continue
@@ -203,11 +205,12 @@ def _score(
             if price + count < direct and (not panel or not blocked or panel == blocked):
                 staged.append(x.number)
                 staging += price
+                traffic -= _traffic(plan, x, own, tile)
                 blocked = panel or blocked
                 loads += count
                 continue
         loads += direct
-    cycles = max(accumulators / 2, loads / 2, (accumulators + loads + 2) / 4, 4.8) + staging
+    cycles = max(accumulators / 2, loads / 2, (accumulators + loads + 2) / 4, 4.8, traffic) + staging
     end = 15.0 + accumulators + sum(_end_cost(a, tile, accumulators, across) for a in ends)
     n, block = length(lane), tile.lanes * tile.vectors
     if across:
@@ -220,6 +223,19 @@ def _score(
     steps = depth / tile.lanes if across else depth
     cost = (cycles + end / max(1.0, steps)) * waste / (accumulators * tile.lanes)
     return replace(tile, staged=tuple(staged), blocked=blocked, cost=cost)
+
+
+def _traffic(plan: Plan, x: _Operand, own: tuple[UOp, ...], tile: Tile) -> float:
+    """Cycles a step in which memory beyond the second-level cache delivers the operand; 0 where a part of it fits there."""
+    strides = {abs(x.access.stride(r) or 0) for r in own if x.uses(r)}
+    # rows that move as a loop of the reduction does see the same elements again (windows)
+    fresh = prod([f for r, f in tile.rows if x.uses(r) and abs(x.access.stride(r) or 0) not in strides])
+    if x.uses(tile.lane):
+        fresh *= tile.lanes * tile.vectors
+    total = fresh * prod([length(r) for r in own if x.uses(r) and r is not tile.lane])
+    if min(total, x.access.storage.arg.size or total) * x.access.itemsize <= plan.renderer.l2 // 2:
+        return 0.0
+    return fresh * x.access.itemsize / _BYTES_A_CYCLE
 
 
 def _chunks_each(plan: Plan) -> int:

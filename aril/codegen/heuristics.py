@@ -238,6 +238,8 @@ def _vectorise_output(plan: Plan, index: int, lane: UOp, width: int) -> None:
     copies = 1 << (copies.bit_length() - 1)
     tiled = _transposed_loop(nest, lane)
     if not is_constant(lane):
+        if n < width:
+            return
         plan.do(Split(id, width, "peel"), "lanes; the rest one by one")
         plan.do(Vectorize((*id, 1)), "contiguous")
         return
@@ -290,7 +292,9 @@ def _transposed_loop(nest: Nest, lane: UOp) -> UOp | None:
     for a in nest.accesses:
         if lane in a.loops and a.stride(lane) not in (0, 1):
             for r in nest.loops:
-                if r is not lane and a.stride(r) == 1 and is_constant(r) and length(r) >= 2:
+                if r.arg.kind is not AxisType.LOOP or r is lane:
+                    continue
+                if a.stride(r) == 1 and is_constant(r) and length(r) >= 2:
                     return r
     return None
 
@@ -299,6 +303,8 @@ def vectorise_reduction(plan: Plan, id: Id, width: int, copies: int = 4) -> None
     """A reduction loop as lanes of several accumulators; the rest by single vectors, then one by one."""
     loop = plan.loop(id)
     if not is_constant(loop):
+        if length(loop) < width * 2:
+            return
         plan.do(Split(id, width * 2, "peel"), "lanes of a reduction")
         plan.do(Split((*id, 1), width), "independent accumulators")
         plan.do(Upcast((*id, 1, 0)), "independent accumulators")
