@@ -65,12 +65,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if options.quick and time.perf_counter() - begin > QUICK_END_S:
                 print(f"skipped: {row.name} (--quick is over)")
                 continue
-            try:
-                with harness.time_limit(options.row_limit or (60 if options.quick else 600)):
-                    budget = options.budget or (2.0 if options.quick else 60.0)
-                    found = harness.measure(row, ready, found_limits, rounds, budget)
-            except harness.TooLong as error:
-                found = harness.Measured(row, 0.0, "", failures={"aril": str(error)})
+            budget = options.budget or (2.0 if options.quick else 60.0)
+            ready_s = options.ready_limit or (30.0 if options.quick else 600.0)
+            found = harness.measure(row, ready, found_limits, rounds, budget, ready_s)
             done.append(found)
             print(report.line(found), flush=True)
         if not options.no_overheads and (not options.rows or any("overhead" in p for p in options.rows)):
@@ -100,7 +97,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rounds", type=int, help="turns of each contender (default: 15; quick: 5)")
     parser.add_argument("--budget", type=float, help="seconds a row may be timed; slow contenders get fewer rounds")
     parser.add_argument(
-        "--row-limit", type=float, help="seconds after which a row is given up (default: 600; quick: 60)"
+        "--ready-limit", type=float, help="seconds a contender may take until it is warm (default: 600; quick: 30)"
     )
     parser.add_argument("--threads", type=int, help="threads of every contender (default: all usable)")
     parser.add_argument("--no-overheads", action="store_true", help="leave out the overheads (as with --rows)")

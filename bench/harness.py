@@ -27,7 +27,7 @@ PAUSE_S = 2e-3  # between turns: another library's threads spin a while before t
 
 
 class TooLong(RuntimeError):
-    """A row that did not end within its time."""
+    """A contender that was not ready within its time."""
 
 
 @dataclass
@@ -81,8 +81,13 @@ class Measured:
         return self.limit_s / self.times["aril"].median if self.ok and self.limit_s else None
 
 
-def measure(row: Row, peers: list[Peer], limits: Limits, rounds: int, budget_s: float) -> Measured:
-    """Compare and time `row`. `budget_s` bounds the timed part: slow contenders get fewer rounds, at least FEWEST."""
+def measure(
+    row: Row, peers: list[Peer], limits: Limits, rounds: int, budget_s: float, ready_s: float = 600.0
+) -> Measured:
+    """Compare and time `row`. `budget_s` bounds the timed part: slow contenders get fewer rounds, at least FEWEST.
+
+    A contender that is not compiled, compared and warm within `ready_s` is given up.
+    """
     limit_s, kind = limits.of(row)
     found = Measured(row, limit_s, kind)
     with contextlib.ExitStack() as stack:
@@ -97,7 +102,7 @@ def measure(row: Row, peers: list[Peer], limits: Limits, rounds: int, budget_s: 
             if not peer.takes(row):
                 continue
             try:
-                with peer.context(row):
+                with time_limit(ready_s), peer.context(row):
                     step = peer.prepare(row, arrays)
                     got = [x for _ in range(row.calls_compared) for x in peer.results(step())]
                     if expected is None:
@@ -111,8 +116,6 @@ def measure(row: Row, peers: list[Peer], limits: Limits, rounds: int, budget_s: 
                             continue
                     del got
                     _warm(peer, step, found)
-            except (KeyboardInterrupt, TooLong):
-                raise
             except Exception as error:  # a contender that fails must not end the table
                 found.failures[peer.name] = f"{type(error).__name__}: {_essence(str(error))}"
                 continue
@@ -211,7 +214,7 @@ def time_limit(seconds: float) -> Iterator[None]:
     """Raise TooLong in this (the main) thread after `seconds`. A native call that runs is waited for."""
 
     def stop(*_: Any) -> None:
-        raise TooLong(f"not done within {seconds:.0f} s")
+        raise TooLong(f"not ready within {seconds:.0f} s")
 
     before = signal.signal(signal.SIGALRM, stop)
     signal.setitimer(signal.ITIMER_REAL, seconds)

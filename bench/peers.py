@@ -261,8 +261,9 @@ class Jax(Peer):
 
     def context(self, row: Row) -> contextlib.AbstractContextManager[Any]:
         wide = any(i.dtype in ("float64", "int64") for i in row.inputs)
-        x64 = importlib.import_module("jax.experimental").enable_x64
-        return x64(wide)  # type: ignore[no-any-return]
+        # Where it is depends on the version.
+        holder = self.module if hasattr(self.module, "enable_x64") else importlib.import_module("jax.experimental")
+        return holder.enable_x64(wide)  # type: ignore[no-any-return]
 
 
 class Tinygrad(Peer):
