@@ -191,8 +191,10 @@ def _resolve(view: UOp) -> UOp:
 
 def _restore(result: UOp, inputs: list[UOp], made: list[Buffer | None], steps: Schedule, nodes: dict[UOp, UOp]) -> UOp:
     """The view `result` of a parameter as a view of the memory behind it."""
-    views = []
+    views, whole = [], result
     while result.op is not Ops.PARAM:
+        if not result.src:
+            return whole  # a constant is its own value
         views.append(result)
         result = result.src[0]
     node = nodes.get(result)

@@ -6,18 +6,31 @@ In: the prepared SINK. Out: a `Schedule`, whose items name parameters by number:
 from __future__ import annotations
 
 import math
+from collections.abc import Container
 from dataclasses import dataclass, field
 from typing import Any
 
 from aril.dtype import DType, strong
 from aril.ops import OpGroup, Ops
-from aril.schedule.fuse import Fusion, choose_stored, concrete, forget_sizes, is_contraction, nbytes, numel
+from aril.schedule.fuse import (
+    OP_WEIGHT,
+    Fusion,
+    choose_stored,
+    concrete,
+    forget_sizes,
+    is_contraction,
+    is_leaf,
+    nbytes,
+    numel,
+)
 from aril.schedule.prepare import is_flat_view
-from aril.schedule.versions import keep_every_state, keep_states
+from aril.schedule.versions import keep_every_state, keep_states, keep_values
 from aril.uop import KernelInfo, ParamArg, UOp
 from aril.uop.node import toposort, view_flat
 
 BUNDLED_ELEMENTS = 1 << 16  # larger nests are worth a launch of their own
+BODY_WEIGHT = 500.0  # operations in one value's body
+KERNEL_WEIGHT = 1000.0  # operations in a kernel of several values
 ATTEMPTS = 16  # rounds of deciding what is stored before every state gets a copy
 NESTS_PER_KERNEL = 32  # independent loop nests that one launch may hold
 
@@ -74,6 +87,7 @@ class Draft:
     copy: bool = False
     reads: set[UOp] = field(default_factory=set)
     assigned: set[UOp] = field(default_factory=set)  # storage of others that it writes
+    weight: float = 0.0
 
 
 def protect_targets(sink: UOp, fusion: Fusion) -> UOp:
@@ -120,9 +134,38 @@ def _reads_elsewhere(value: UOp, target: UOp, fusion: Fusion) -> bool:
     return False
 
 
+def cut_long_bodies(sink: UOp, fusion: Fusion) -> UOp:
+    """Values are stored on the way where one kernel would have more operations than a compiler takes in reasonable time."""
+    order = sink.toposort()
+    weight: dict[UOp, float] = {}  # of what is computed for the node in its kernel; too high where parts are shared
+    cut: set[UOp] = set()
+    for u in order:
+        if u in fusion.stored or is_leaf(u):
+            weight[u] = 1.0 if u.op is not Ops.CONST else 0.0
+            continue
+        own = OP_WEIGHT.get(u.op, 1.0) if u.op in OpGroup.ALU or u.op is Ops.REDUCE else 0.0
+        total = own + sum([weight[s] for s in dict.fromkeys(u.src)])
+        if total > BODY_WEIGHT:
+            total = _weigh(u, fusion.stored, cut)
+            if total > BODY_WEIGHT and u.op in OpGroup.ELEMENTWISE and u.dtype.kind != "v" and not u.dtype.weak:
+                cut.add(u)
+                total = 1.0
+        weight[u] = total
+    return keep_values(sink, order, cut) if cut else sink
+
+
+def _weigh(u: UOp, stored: Container[UOp], cut: set[UOp]) -> float:
+    region = u.toposort(lambda n: n is u or not (n in stored or n in cut or is_leaf(n)))
+    return sum([OP_WEIGHT.get(n.op, 1.0) for n in region if n.op in OpGroup.ALU or n.op is Ops.REDUCE])
+
+
 def build(sink: UOp, params: int) -> Schedule:
     """The schedule of a prepared graph over `params` parameters."""
     fusion = choose_stored(sink)
+    whole = cut_long_bodies(sink, fusion)
+    if whole is not sink:
+        sink = whole
+        fusion = choose_stored(sink)
     for attempt in range(ATTEMPTS):
         safe = keep_states(sink, fusion.stored)
         if safe is not sink and attempt == ATTEMPTS - 2:
@@ -185,7 +228,7 @@ def _draft(
             key = (reductions[0].src[0].shape, reductions[0].arg[1])
         drafts[u] = Draft(
             u, [u], [[(target, value)]], shape, device or "", bool(reductions), any(is_contraction(r) for r in reductions), key,
-            copy=u.op is Ops.COPY, assigned={target.base} if u.op is Ops.STORE else set(),
+            copy=u.op is Ops.COPY, weight=sum([OP_WEIGHT.get(n.op, 1.0) for n in region if n.op in OpGroup.ALU]), assigned={target.base} if u.op is Ops.STORE else set(),
         )  # fmt: skip
     return rep, drafts, temps
 
@@ -301,6 +344,7 @@ def _merge(drafts: list[Draft], owner: dict[UOp, Draft], fusion: Fusion, rep: di
         b.deps = (a.deps | b.deps) - {a, b}
         b.reads |= a.reads
         b.assigned |= a.assigned
+        b.weight += a.weight
         b.has_reduce |= a.has_reduce
         b.has_contraction |= a.has_contraction
         b.reduce_key = b.reduce_key or a.reduce_key
@@ -358,6 +402,8 @@ def _merge(drafts: list[Draft], owner: dict[UOp, Draft], fusion: Fusion, rep: di
 
 def _one_loop(a: Draft, b: Draft, where: dict[UOp, Draft], fusion: Fusion) -> bool:
     """Whether turn i of `b` may run straight after turn i of `a`: what one writes the other touches at the same place only."""
+    if a.weight + b.weight > KERNEL_WEIGHT:
+        return False
     made = [n for n in b.reads if n.op is not Ops.AFTER and where.get(n) is a]
     if not all(_read_in_place(n, b, fusion) for n in made):
         return False

@@ -119,14 +119,14 @@ def keep_states(sink: UOp, stored: Container[UOp]) -> UOp:
             else:
                 end = min(end, last[s])
         first[u], last[u] = start, NEVER if u in stored else end
-    return _kept(sink, order, keep) if keep else sink
+    return keep_values(sink, order, keep) if keep else sink
 
 
 def keep_every_state(sink: UOp) -> UOp:
     """`sink` where every read of a state that some store ends reads a copy of it: right whatever is fused."""
     order = sink.toposort()
     ended = {state_of(u.src[0]) for u in order if u.op is Ops.STORE}
-    return _kept(sink, order, ended)
+    return keep_values(sink, order, ended)
 
 
 def _smallest(u: UOp) -> UOp:
@@ -136,7 +136,7 @@ def _smallest(u: UOp) -> UOp:
     return u
 
 
-def _kept(sink: UOp, order: dict[UOp, None], keep: set[UOp]) -> UOp:
+def keep_values(sink: UOp, order: dict[UOp, None], keep: set[UOp]) -> UOp:
     """The graph where values in `keep` are read from copies; targets of stores and results stay the storage itself."""
     done: dict[UOp, UOp] = {}
     itself: dict[UOp, UOp] = {}
