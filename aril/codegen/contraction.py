@@ -28,7 +28,8 @@ _WAYS, _WAY = 8, 4096  # a first-level cache holds this many lines at one distan
 @dataclass(frozen=True, eq=False)
 class Tile:
     """A register tile. `cost` is in cycles a multiply-add of one lane; `staged` numbers the reduction's operands that
-    are put into a panel, `blocked` are its loops that go around the nest so that panels stay small."""
+    are put into a panel, `blocked` are its loops that go around the nest so that panels stay small, `packing` is the
+    share of the time that filling panels takes."""
 
     lane: UOp
     lanes: int
@@ -37,6 +38,7 @@ class Tile:
     staged: tuple[int, ...] = ()
     blocked: tuple[UOp, ...] = ()
     cost: float = 0.0
+    packing: float = 0.0
 
     @property
     def accumulators(self) -> int:
@@ -222,11 +224,11 @@ def _score(
         waste *= -(-length(r) // f) * f / length(r)
     steps = depth / tile.lanes if across else depth
     cost = (cycles + end / max(1.0, steps)) * waste / (accumulators * tile.lanes)
-    return replace(tile, staged=tuple(staged), blocked=blocked, cost=cost)
+    return replace(tile, staged=tuple(staged), blocked=blocked, cost=cost, packing=staging / cycles)
 
 
 def _traffic(plan: Plan, x: _Operand, own: tuple[UOp, ...], tile: Tile) -> float:
-    """Cycles a step in which memory beyond the second-level cache delivers the operand; 0 where a part of it fits there."""
+    """Cycles a step in which memory beyond the second-level cache delivers the operand; 0 where it stays in there."""
     strides = {abs(x.access.stride(r) or 0) for r in own if x.uses(r)}
     # rows that move as a loop of the reduction does see the same elements again (windows)
     fresh = prod([f for r, f in tile.rows if x.uses(r) and abs(x.access.stride(r) or 0) not in strides])
@@ -269,7 +271,7 @@ def _panel(plan: Plan, x: _Operand, own: tuple[UOp, ...], tile: Tile) -> tuple[U
     loops = sorted([r for r in own if x.uses(r)], key=lambda r: r.arg.id)
     if not x.stageable or any(x.uses(r) for r, _ in tile.rows) or not all(is_constant(r) for r in loops):
         return None
-    room = plan.renderer.l2 // 2 // (x.access.itemsize * tile.lanes * tile.vectors)
+    room = plan.renderer.l2 // 4 // (x.access.itemsize * tile.lanes * tile.vectors)
     inside = list(loops)
     while inside and prod([length(r) for r in inside]) > room:
         inside.pop(0)
@@ -321,14 +323,21 @@ def _apply(plan: Plan, nest: Nest, reduction: UOp, tile: Tile) -> None:
         order = [outer[r] for r in outer if r in moved] + [outer[r] for r in outer if r not in moved]
         if order != sorted(order):
             plan.do(Reorder(tuple(order)), "a panel is filled once for all tiles that use it")
-    from aril.codegen.heuristics import CHUNK_NS, chunk_output
+            places = sorted(order)
+            outer = {r: places[order.index(i)] for r, i in outer.items()}
+    from aril.codegen.heuristics import CHUNKS, chunk_output
 
     total = nest.turns(frozenset(nest.loops) | frozenset(own)) * tile.cost / 3
     now = plan.nest(0)
     loops = tuple([r for r in now.loops if r.arg.kind is AxisType.LOOP])
+    most = CHUNKS
     if tile.blocked:
-        total = min(total, CHUNK_NS * _chunks_each(plan))
-    chunk_output(plan, now, total, None, 1, loops, exact=bool(tile.blocked))
+        most = _chunks_each(plan)
+    elif tile.staged:  # chunks beyond those of the panels pack again what others have packed
+        panels = prod([length(r) for r in now.loops if r.arg.id in {outer[q] for q in moved}])
+        again = max(1, int(0.15 / max(tile.packing, 1e-9)))
+        most = panels * min(again, -(-max(16, 4 * plan.renderer.cores) // panels))
+    chunk_output(plan, now, total, None, 1, loops, exact=bool(tile.blocked), most=most)
     names = {i: i for i in inner}
     for r in tile.blocked:
         names = _block(plan, r.arg.id, names)

@@ -380,11 +380,13 @@ def chunk_output(
     lane_block: int,
     loops: tuple[UOp, ...] | None = None,
     exact: bool = False,
+    most: int = CHUNKS,
 ) -> None:
     """Outer output loops to the launch index, so that a chunk is worth a thread's while.
 
     `total` is the nest's time in nanoseconds; `lane` the loop of the lanes, split in multiples of `lane_block` if need
-    be. `loops` are those to take (default: all of the nest). With `exact` every chunk has the same number of turns.
+    be. `loops` are those to take (default: all of the nest). With `exact` every chunk has the same number of turns;
+    there are about `most` of them, or fewer.
     """
     if total < 2 * CHUNK_NS or not nest.repeatable and any(u.op is Ops.ATOMIC for u in nest.nodes):
         return
@@ -392,7 +394,7 @@ def chunk_output(
     for u in nest.reduces:  # a reduction that a chunk loop does not move would be done once a chunk
         if nest.turns(u.ranges | set(_own(u))) * 8 > nest.turns(frozenset(nest.loops)):
             shared = tuple([r for r in shared if r in u.ranges])
-    left = min(CHUNKS, int(total // CHUNK_NS))
+    left = min(most, int(total // CHUNK_NS))
     ids: list[Id] = []
     for r in sorted(shared, key=lambda r: r.arg.id):
         if r is lane or left < 2 or not _uniform(nest, r):
