@@ -56,7 +56,7 @@ KERNELS = {
     "gather rows": lambda: b.gather_rows(9, 20, 5),
     "two nests": lambda: b.two_outputs(4, 33),
 }
-SLOW = {"matmul deep", "matmul float64", "conv weights 5x5"}  # for the interpreter
+SLOW = {"conv with bias", "matmul deep", "matmul float64", "conv weights 5x5"}  # for the interpreter
 LARGE = {
     "elementwise": lambda: b.elementwise(300, 1001),
     "softmax": lambda: b.softmax(300, 1000),

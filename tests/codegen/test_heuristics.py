@@ -1,0 +1,138 @@
+"""The default steps: what is chosen, and for which kernels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from aril import config
+from aril.codegen.accumulate import separate
+from aril.codegen.heuristics import choose, optimise
+from aril.codegen.panels import Block, Stage
+from aril.codegen.plan import Plan
+from aril.codegen.steps import Chunk, Merge, Split, StepError, Unroll, Upcast, Vectorize
+from aril.ops import Ops
+from aril.uop.args import AxisType, KernelInfo
+from aril.uop.node import UOp
+from tests.codegen import build as b
+from tests.codegen.run import renderer
+from tests.codegen.test_pipeline import KERNELS, LARGE
+
+
+def plan_of(kernel: b.Kernel, target: str = "avx2") -> Plan:
+    plan = Plan(separate(kernel.sink), renderer(target))
+    choose(plan)
+    return plan
+
+
+def steps(kernel: b.Kernel, kind: type, target: str = "avx2") -> list[Any]:
+    return [s for s in plan_of(kernel, target).steps if isinstance(s, kind)]
+
+
+def accumulators(plan: Plan) -> int:
+    """Vectors that the copied output loops keep in registers."""
+    reduction = next(u for u in plan.sink.toposort() if u.op is Ops.REDUCE)
+    out = 1
+    for r in reduction.ranges:
+        out *= int(r.src[0].arg) if r.arg.kind is AxisType.UPCAST else 1
+    return out
+
+
+@pytest.mark.parametrize("target", ["wide", "avx2", "narrow"])
+@pytest.mark.parametrize("name", [*KERNELS, *LARGE])
+def test_every_step_chosen_fits(name: str, target: str) -> None:
+    assert plan_of({**KERNELS, **LARGE}[name](), target).stopped == ""
+
+
+def test_loops_that_move_together_are_one() -> None:
+    assert steps(b.elementwise(7, 33), Merge) == [Merge((0,), (1,))]
+    assert steps(b.bias(7, 33), Merge) == []
+
+
+def test_row_sums_have_several_accumulators_of_lanes() -> None:
+    plan = plan_of(b.row_sum(4, 1000))
+    kinds = [r.arg.kind for r in plan.sink.toposort() if r.op is Ops.RANGE]
+    assert AxisType.VECTOR in kinds and AxisType.UPCAST in kinds
+
+
+def test_column_sums_have_lanes_along_the_columns() -> None:
+    assert all(s.id[0] == 0 for s in steps(b.column_sum(50, 70), Vectorize))
+
+
+def test_every_loop_of_a_softmax_has_lanes() -> None:
+    assert {s.id[0] for s in steps(b.softmax(40, 100), Vectorize)} == {1, 2, 3}
+
+
+@pytest.mark.parametrize(("target", "least", "most"), [("wide", 16, 30), ("avx2", 8, 14)])
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+def test_matrix_products_fill_the_registers(layout: str, target: str, least: int, most: int) -> None:
+    assert least <= accumulators(plan_of(b.matmul(192, 192, 192, layout), target)) <= most
+
+
+def test_the_right_operand_of_a_large_product_is_packed() -> None:
+    kernel = b.matmul(8, 8, 8)
+    assert steps(kernel, Stage) == []
+    large = b.Build()
+    i, j = large.loops(1024, 1024)
+    k = large.loop(1024, b.REDUCE)
+    shape = (1024, 1024)
+    value = b.reduce(Ops.ADD, b.alu(Ops.MUL, b.load(1, shape, i, k), b.load(2, shape, k, j)), k)
+    sink = b.sink(b.store(0, shape, [i, j], value))
+    assert steps(b.Kernel(sink, [], [], list), Stage)
+
+
+def test_the_gradient_of_weights_is_blocked_by_images() -> None:
+    kernel = b.conv_weight(3, 32, 32, 24, 5)
+    size = 512  # images: the arrays themselves are not needed here
+    sink = kernel.sink.substitute({r: UOp.range(size, r.arg.id, r.arg.kind) for r in _loops(kernel.sink, 3)})
+    plan = plan_of(b.Kernel(sink, [], [], list), "wide")
+    assert [s for s in plan.steps if isinstance(s, Block)] and plan.stopped == ""
+
+
+def _loops(sink: UOp, length: int) -> list[UOp]:
+    return [r for r in sink.toposort() if r.op is Ops.RANGE and r.src[0].arg == length and r.arg.kind is b.REDUCE]
+
+
+def test_small_kernels_are_one_chunk_and_large_ones_several() -> None:
+    assert steps(b.elementwise(7, 33), Chunk) == []
+    assert len(steps(b.elementwise(1000, 1000), Chunk)) == 1
+
+
+def test_no_output_is_done_twice_where_the_kernel_reads_what_it_writes() -> None:
+    r = UOp.range(1000, 0)
+    p = UOp.param(0, "float32", 1000).index(r)
+    sink = b.sink(p.store(b.alu(Ops.ADD, p.load(), 1.0)).end(r))
+    assert all(s.tail != "overlap" for s in steps(b.Kernel(sink, [], [], list), Split))
+
+
+def test_asked_for_steps_are_taken_and_noted() -> None:
+    wanted = (Upcast((0,)),)
+    sink = b.bias(4, 30).sink.replace(arg=KernelInfo("k", opts_to_apply=wanted))
+    assert optimise(sink, renderer()).arg.applied == wanted
+    with pytest.raises(StepError, match=r"Upcast\(id=\(5,\)\)"):
+        optimise(sink.replace(arg=KernelInfo("k", opts_to_apply=(Upcast((5,)),))), renderer())
+
+
+def test_noopt_takes_none() -> None:
+    with config.Context(NOOPT=1):
+        assert optimise(b.bias(4, 30).sink, renderer()).arg.applied == ()
+
+
+def test_the_choice_is_shown_with_reasons(capsys: pytest.CaptureFixture[str]) -> None:
+    with config.Context(DEBUG=3):
+        optimise(b.row_sum(4, 100).sink, renderer())
+    assert "# lanes of a reduction" in capsys.readouterr().err
+
+
+def test_a_short_window_is_unrolled() -> None:
+    bld = b.Build()
+    i = bld.loop(64)
+    k = bld.loop(3, b.REDUCE)
+    value = b.reduce(Ops.MAX, b.load(1, (66,), add_index(i, k)), k)
+    sink = b.sink(b.store(0, (64,), [i], value))
+    assert steps(b.Kernel(sink, [], [], list), Unroll) == [Unroll((1,))]
+
+
+def add_index(a: UOp, c: UOp) -> UOp:
+    return UOp(Ops.ADD, (a, c))
