@@ -9,11 +9,11 @@ import math
 import struct
 from dataclasses import dataclass
 from functools import cache
-from typing import Final, Union
+from typing import Final
 
 from aril.config import DEFAULT_FLOAT, DEFAULT_INT
 
-PyScalar = Union[bool, int, float]
+PyScalar = bool | int | float
 
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
@@ -134,14 +134,14 @@ class dtypes:
             return dtypes.weakfloat
         if isinstance(value, (list, tuple)):
             return promote(*[dtypes.from_py(v) for v in value]) if value else dtypes.weakfloat
-        raise TypeError(f"no dtype for {value!r} of type {type(value).__name__}: expected bool, int, float or lists of them")
+        raise TypeError(
+            f"no dtype for {value!r} of type {type(value).__name__}: expected bool, int, float or lists of them"
+        )
 
 
 int_type, float_type = int, float
 
-_BY_NAME: Final = {
-    d.name: d for d in (dtypes.void, dtypes.weakint, dtypes.weakfloat, *dtypes.all)
-}
+_BY_NAME: Final = {d.name: d for d in (dtypes.void, dtypes.weakint, dtypes.weakfloat, *dtypes.all)}
 _ALIASES: Final = {
     "half": dtypes.float16, "float": dtypes.float32, "double": dtypes.float64, "char": dtypes.int8,
     "uchar": dtypes.uint8, "short": dtypes.int16, "ushort": dtypes.uint16, "int": dtypes.int32, "uint": dtypes.uint32,
@@ -149,7 +149,7 @@ _ALIASES: Final = {
     "float8_e5m2": dtypes.fp8e5m2, "float8_e4m3fnuz": dtypes.fp8e4m3fnuz, "float8_e5m2fnuz": dtypes.fp8e5m2fnuz,
 }  # fmt: skip
 
-DTypeLike = Union[DType, str]
+DTypeLike = DType | str
 
 
 def _dtype_by_name(name: str) -> DType:
@@ -173,8 +173,9 @@ def to_dtype(x: object) -> DType:
 
 
 # Promotion: an edge leads to each type that holds (or by the field's habit receives) the values of this one. Integers
-# meet floats at the float; a signed and an unsigned of one width meet at the next wider signed type; uint64 with a signed
-# type meets at the default float, as no integer type holds both (the lattice of JAX's type-promotion note has this shape).
+# meet floats at the float; a signed and an unsigned of one width meet at the next wider signed type; uint64 with a
+# signed type meets at the default float, as no integer type holds both (the lattice of JAX's type-promotion note has
+# this shape).
 _UP: Final = {
     dtypes.bool: (dtypes.weakint,),
     dtypes.weakint: (dtypes.int8, dtypes.uint8),
@@ -183,7 +184,7 @@ _UP: Final = {
     dtypes.int32: (dtypes.int64,), dtypes.uint32: (dtypes.int64, dtypes.uint64),
     dtypes.int64: (dtypes.weakfloat,), dtypes.uint64: (dtypes.weakfloat,),
     dtypes.weakfloat: dtypes.fp8s,
-    **{d: (dtypes.float16, dtypes.bfloat16) for d in dtypes.fp8s},
+    **dict.fromkeys(dtypes.fp8s, (dtypes.float16, dtypes.bfloat16)),
     dtypes.float16: (dtypes.float32,), dtypes.bfloat16: (dtypes.float32,),
     dtypes.float32: (dtypes.float64,), dtypes.float64: (),
 }  # fmt: skip
@@ -223,8 +224,8 @@ def strong(dtype: DType) -> DType:
 def accumulator(dtype: DType) -> DType:
     """The type in which sums and products over elements of `dtype` are carried and returned.
 
-    Bool and signed types below 32 bits sum in int32, unsigned below 32 bits in uint32; 8- and 16-bit floats are carried in
-    float32 (and cast back by the caller).
+    Bool and signed types below 32 bits sum in int32, unsigned below 32 bits in uint32; 8- and 16-bit floats are carried
+    in float32 (and cast back by the caller).
     """
     if dtype.kind == "f":
         return dtypes.float32 if dtype.itemsize < 4 else dtype
@@ -242,7 +243,10 @@ def can_hold(dst: DType, src: DType) -> bool:
     if dst.kind == "f":
         if src.kind == "f":
             return not src.weak and dst in _above(src)
-        return src.bits - (src.kind == "i") <= dst.mantissa + 1 and src.bits - (src.kind == "i") <= 2 ** (dst.exponent - 1) - 1
+        return (
+            src.bits - (src.kind == "i") <= dst.mantissa + 1
+            and src.bits - (src.kind == "i") <= 2 ** (dst.exponent - 1) - 1
+        )
     if dst.kind == "b" or src.kind == "f":
         return False
     if dst.kind == src.kind:
@@ -264,7 +268,11 @@ def wrap(value: PyScalar, dtype: DType) -> PyScalar:
             return 0
         if dtype.weak:
             return int(value)
-        return int(min(max(value, dtype.min), dtype.max)) if math.isinf(value) else min(max(int(value), int(dtype.min)), int(dtype.max))
+        return (
+            int(min(max(value, dtype.min), dtype.max))
+            if math.isinf(value)
+            else min(max(int(value), int(dtype.min)), int(dtype.max))
+        )
     value = int(value)
     if dtype.weak or dtype.min <= value <= dtype.max:
         return value
@@ -291,7 +299,9 @@ def _round_float(value: float, dtype: DType) -> float:
     step = math.ldexp(1.0, exponent - dtype.mantissa)
     rounded = round(value / step) * step  # Python rounds half to even; value/step is exact (a power of two)
     if abs(rounded) > float_max(dtype):
-        return math.copysign(math.inf, value) if dtype in (dtypes.float16, dtypes.bfloat16, dtypes.fp8e5m2) else math.nan
+        return (
+            math.copysign(math.inf, value) if dtype in (dtypes.float16, dtypes.bfloat16, dtypes.fp8e5m2) else math.nan
+        )
     if rounded == 0:
         return 0.0 if dtype.name.endswith("fnuz") else math.copysign(0.0, value)
     return rounded

@@ -109,7 +109,7 @@ def deinterleave(rows: Sequence[UOp]) -> list[UOp]:
 def shuffle(a: UOp, b: UOp, picks: Sequence[int]) -> UOp:
     """The lanes `picks` of a and b, where b's are numbered after a's."""
     n = lanes_of(a)
-    return UOp.stack(*[a.index(i) if i < n else b.index(i - n) for i in picks])
+    return UOp.vector(*[a.index(i) if i < n else b.index(i - n) for i in picks])
 
 
 def concat(parts: Sequence[UOp]) -> UOp:

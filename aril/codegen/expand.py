@@ -43,7 +43,7 @@ def is_loop(u: UOp, *kinds: AxisType) -> bool:
 
 def broadcast(u: UOp, lanes: int) -> UOp:
     """The scalar `u` in every lane; a vector as it is."""
-    return u if u.shape or lanes == 1 else UOp.stack(*[u] * lanes)
+    return u if u.shape or lanes == 1 else UOp.vector(*[u] * lanes)
 
 
 def combine(op: Ops, a: UOp, b: UOp) -> UOp:
@@ -130,7 +130,7 @@ class _Expander:
         op = u.op
         if op is Ops.RANGE:
             if u.arg.kind is AxisType.VECTOR:
-                return UOp.stack(*[_int(i) for i in range(_length(u))]) if _length(u) > 1 else _int(0)
+                return UOp.vector(*[_int(i) for i in range(_length(u))]) if _length(u) > 1 else _int(0)
             if u.arg.kind in _COPIES:
                 return _int(turn[u])
             return u.with_src(tuple([self._at(s, turn) for s in u.src]))
@@ -178,7 +178,7 @@ class _Expander:
             return lanes.contiguous(0, len(offsets))
         if not masked:
             self.lanes[u, key] = lanes
-        return target.index(UOp(Ops.ADD, (build_sum(scalars), UOp.stack(*[_int(i) for i in offsets]))))
+        return target.index(UOp(Ops.ADD, (build_sum(scalars), UOp.vector(*[_int(i) for i in offsets]))))
 
     def _gathered(self, u: UOp, target: UOp, turn: dict[UOp, int]) -> UOp:
         """An address whose lanes are computed."""

@@ -5,5 +5,6 @@ from aril.uop.args import AddrSpace, AxisType, Estimates, KernelInfo, ParamArg, 
 from aril.uop.node import UOp, Variable, sint
 
 __all__ = [
-    "AddrSpace", "AxisType", "Estimates", "KernelInfo", "OpGroup", "Ops", "ParamArg", "RangeArg", "UOp", "Variable", "sint",
+    "AddrSpace", "AxisType", "Estimates", "KernelInfo", "OpGroup", "Ops", "ParamArg", "RangeArg", "UOp", "Variable",
+    "sint",
 ]  # fmt: skip

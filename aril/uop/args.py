@@ -24,8 +24,8 @@ class AddrSpace(IntEnum):
 class AxisType(IntEnum):
     """What becomes of a loop. The order is the order of nesting, outermost first, among loops of one nest.
 
-    GLOBAL is the launch index; LOOP and REDUCE are loops; UPCAST (output) and UNROLL (reduction) are copies of the body;
-    VECTOR is the axis whose elements become the lanes of a vector, in outputs and in reductions alike.
+    GLOBAL is the launch index; LOOP and REDUCE are loops; UPCAST (output) and UNROLL (reduction) are copies of the
+    body; VECTOR is the axis whose elements become the lanes of a vector, in outputs and in reductions alike.
     """
 
     DEVICE = auto()

@@ -1,4 +1,4 @@
-"""The node: an immutable, hash-consed UOp, and what is derived from it once and cached (shape, bounds, live loops, digest).
+"""The node: an immutable, hash-consed UOp, and what is derived from it once and cached: shape, bounds, loops, digest.
 
 Equal nodes are one object, so `is` compares graphs. Nothing here recurses over the depth of a graph.
 """
@@ -65,10 +65,7 @@ _NAN = float("nan")
 
 def _const_key(value: PyScalar) -> object:
     # 0.0 == -0.0 and nan != nan, yet as constants the first two differ and nan is one value
-    if value.__class__ is float:
-        if value == 0:
-            return ("0", math.copysign(1.0, value))
-    return value
+    return ("0", math.copysign(1.0, value)) if value.__class__ is float and value == 0 else value
 
 
 class UOp(OpMixin):
@@ -102,6 +99,8 @@ class UOp(OpMixin):
         if dtype is None:
             dtype = _derive_dtype(op, src, arg)
         if op is Ops.CONST:
+            if dtype.kind == "f" and arg.__class__ is not float:
+                arg = float(arg)  # 1 == 1.0, yet a constant of a float type is a float
             key: tuple[Any, ...] = (op, dtype, src, _const_key(arg), tag)
         else:
             key = (op, dtype, src, arg, tag)
@@ -109,7 +108,7 @@ class UOp(OpMixin):
         if ref is not None:
             found = ref()
             if found is not None:
-                return found
+                return found  # type: ignore[no-any-return]
         with _lock:
             if _dead:
                 _sweep()
@@ -117,7 +116,7 @@ class UOp(OpMixin):
             if ref is not None:
                 found = ref()
                 if found is not None:
-                    return found
+                    return found  # type: ignore[no-any-return]
             self = object.__new__(cls)
             self.op = op
             self.dtype = dtype
@@ -125,7 +124,7 @@ class UOp(OpMixin):
             self.arg = arg
             self.tag = tag
             self._shape = self._bounds = self._live = self._digest = self._simplified = self.storage = None
-            self.origin = _state["origin"]() if _state["origin"] is not None else None  # type: ignore[misc]
+            self.origin = _state["origin"]() if _state["origin"] is not None else None
             ref = _Ref(self, _note_dead)
             ref.key = key
             _nodes[key] = ref
@@ -150,7 +149,7 @@ class UOp(OpMixin):
         return to_source(self)
 
     def replace(self, **changes: Any) -> UOp:
-        """The node with some of `op, src, arg, dtype, tag` changed. A derived dtype is derived again with new sources."""
+        """The node with some of `op, src, arg, dtype, tag` changed. A derived dtype is derived again."""
         op, src, arg = changes.get("op", self.op), changes.get("src", self.src), changes.get("arg", self.arg)
         dtype = changes.get("dtype", self.dtype if op in _CHOSEN_DTYPE or op is not self.op else None)
         return UOp(op, src, arg, dtype, changes.get("tag", self.tag))
@@ -303,7 +302,9 @@ class UOp(OpMixin):
 
     def valid(self, gate: UOp) -> UOp:
         """This index where `gate` holds, Invalid elsewhere."""
-        return self if gate.op is Ops.CONST and gate.arg is True else UOp(Ops.WHERE, (gate, self, UOp.invalid(self.dtype)))
+        return (
+            self if gate.op is Ops.CONST and gate.arg is True else UOp(Ops.WHERE, (gate, self, UOp.invalid(self.dtype)))
+        )
 
     @staticmethod
     def invalid(dtype: DType = dtypes.weakint) -> UOp:
@@ -389,7 +390,7 @@ class UOp(OpMixin):
 
     @staticmethod
     def param_from_shape(slot: int, shape: Shape, dtype: Any, device: Any = None, **more: Any) -> UOp:
-        """Parameter `slot` seen at `shape`: a view on the flat one, whose size takes the largest value of each dimension."""
+        """Parameter `slot` seen at `shape`: a view on the flat one, with room for the largest dimensions."""
         size = math.prod(d if isinstance(d, int) else int(d.vmax) for d in shape)
         flat = UOp.param(slot, dtype, size, device=device, **more)
         return view_flat(flat, shape)
@@ -404,7 +405,7 @@ class UOp(OpMixin):
         shape = (shape,) if isinstance(shape, int) else shape
         if addrspace is AddrSpace.GLOBAL:
             return UOp.param_from_shape(slot, shape, dtype)
-        size = math.prod(int(d) for d in shape)  # type: ignore[arg-type]
+        size = math.prod([int(d) for d in shape])  # type: ignore[arg-type,misc]
         return view_flat(UOp.buffer(slot, dtype, size, addrspace), shape)
 
     @staticmethod
@@ -479,8 +480,8 @@ class UOp(OpMixin):
         return UOp(Ops.INDEX, (self, *[i if isinstance(i, UOp) else UOp.const(dtypes.weakint, i) for i in idx]))
 
     @staticmethod
-    def stack(*src: UOp) -> UOp:
-        """A leading axis of `src` (in kernels: a vector of scalars)."""
+    def vector(*src: UOp) -> UOp:
+        """A leading axis of `src`: in kernels, a vector of scalars."""
         return UOp(Ops.STACK, src)
 
     @staticmethod
@@ -495,14 +496,16 @@ class UOp(OpMixin):
 Variable = UOp.variable
 _counter = [0]
 _CHOSEN_DTYPE = frozenset({
-    Ops.CAST, Ops.BITCAST, Ops.CONST, Ops.Invalid, Ops.CUSTOM, Ops.CUSTOMI, Ops.INS, Ops.PARAM, Ops.BUFFER, Ops.WMMA, Ops.CALL,
-    Ops.CUSTOM_FUNCTION,
+    Ops.CAST, Ops.BITCAST, Ops.CONST, Ops.Invalid, Ops.CUSTOM, Ops.CUSTOMI, Ops.INS, Ops.PARAM, Ops.BUFFER, Ops.WMMA,
+    Ops.CALL, Ops.CUSTOM_FUNCTION,
 })  # fmt: skip
 
 
 def _need_storable(dtype: DType, addrspace: AddrSpace | None) -> None:
     if dtype.weak and addrspace is not AddrSpace.ALU:
-        raise TypeError(f"storage of {dtype.name} cannot exist: a weak type has no size; cast to {strong(dtype).name} first")
+        raise TypeError(
+            f"storage of {dtype.name} cannot exist: a weak type has no size; cast to {strong(dtype).name} first"
+        )
 
 
 def _derive_dtype(op: Ops, src: tuple[UOp, ...], arg: Any) -> DType:
@@ -522,7 +525,7 @@ def _derive_dtype(op: Ops, src: tuple[UOp, ...], arg: Any) -> DType:
         return arg.dtype  # type: ignore[no-any-return]
     if op is Ops.GETTUPLE:
         t = src[0] if src[0].op is Ops.TUPLE else src[0].src[0]
-        return t.src[arg].dtype
+        return t.src[arg].dtype  # type: ignore[no-any-return]
     if op is Ops.GETADDR:
         return dtypes.uint64
     if op in (Ops.CONST, Ops.CAST, Ops.BITCAST, Ops.CUSTOM, Ops.CUSTOMI):

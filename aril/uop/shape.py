@@ -1,7 +1,7 @@
 """Shapes: what each node's shape is, and the movement nodes with their arguments.
 
-A movement node keeps its numbers in `arg`; a symbolic one stands as None there and as an extra source, in order, so that
-substitution and walks reach it like any value.
+A movement node keeps its numbers in `arg`; a symbolic one stands as None there and as an extra source, in order, so
+that substitution and walks reach it like any value.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def split_symbolic(values: Iterable[sint]) -> tuple[tuple[int | None, ...], tupl
             numbers.append(None)
             symbols.append(v)
         else:
-            numbers.append(int(v))  # type: ignore[arg-type]
+            numbers.append(int(v))
     return tuple(numbers), tuple(symbols)
 
 
@@ -83,9 +83,9 @@ def pad(x: UOp, pairs: tuple[tuple[sint, sint], ...], fill: float = 0) -> UOp:
 
 def shrink(x: UOp, pairs: tuple[tuple[sint, sint], ...]) -> UOp:
     """`length` elements from `start` on each axis; pairs are (start, length)."""
-    if all(isinstance(s, int) and s == 0 and n is d or n == d for (s, n), d in zip(pairs, x.shape, strict=True)) and all(
-        isinstance(s, int) and s == 0 for s, _ in pairs
-    ):
+    if all(
+        isinstance(s, int) and s == 0 and n is d or n == d for (s, n), d in zip(pairs, x.shape, strict=True)
+    ) and all(isinstance(s, int) and s == 0 for s, _ in pairs):
         return x
     numbers, symbols = split_symbolic([v for p in pairs for v in p])
     return UOp(Ops.SHRINK, (x, *symbols), numbers)
@@ -99,8 +99,8 @@ def flip(x: UOp, axes: tuple[int, ...]) -> UOp:
 def shear(x: UOp, axis: int, by: int, step: int, offset: int, length: int) -> UOp:
     """out[.., i (axis), .., k (by), ..] = x[.., i + offset + step*k, .., k, ..] for i < length.
 
-    Sliding windows are an EXPAND followed by a SHEAR; the transpose of a shear is a padded shear of the opposite step, so
-    gradients of convolutions stay shears. Every element read must exist: pad first. Errors: IndexError.
+    Sliding windows are an EXPAND followed by a SHEAR; the transpose of a shear is a padded shear of the opposite step,
+    so gradients of convolutions stay shears. Every element read must exist: pad first. Errors: IndexError.
     """
     n, m = x.shape[axis], x.shape[by]
     if isinstance(n, UOp) or isinstance(m, UOp):
@@ -108,7 +108,9 @@ def shear(x: UOp, axis: int, by: int, step: int, offset: int, length: int) -> UO
     if m > 0 and length > 0:
         ends = (offset, offset + step * (m - 1))
         if min(ends) < 0 or max(ends) + length > n:
-            raise IndexError(f"shear reads elements {min(ends)} to {max(ends) + length - 1} of an axis of {n}: pad it first")
+            raise IndexError(
+                f"shear reads elements {min(ends)} to {max(ends) + length - 1} of an axis of {n}: pad it first"
+            )
     return UOp(Ops.SHEAR, (x,), (axis, by, step, offset, length))
 
 
@@ -126,7 +128,9 @@ def derive_shape(u: UOp) -> Shape:
             shape = s.shape
             if shape and shape != out:
                 if out:
-                    raise ValueError(f"{op}: shapes {out} and {shape} do not fit; elementwise nodes take one shape and scalars")
+                    raise ValueError(
+                        f"{op}: shapes {out} and {shape} do not fit; elementwise nodes take one shape and scalars"
+                    )
                 out = shape
         if op is Ops.BITCAST and out and u.dtype.itemsize != u.src[0].dtype.itemsize:
             return (*out[:-1], out[-1] * u.src[0].dtype.itemsize // u.dtype.itemsize)
@@ -154,7 +158,7 @@ def derive_shape(u: UOp) -> Shape:
         return u.arg[1]  # type: ignore[no-any-return]
     if op is Ops.GETTUPLE:
         t = u.src[0] if u.src[0].op is Ops.TUPLE else u.src[0].src[0]
-        return t.src[u.arg].shape
+        return t.src[u.arg].shape  # type: ignore[no-any-return]
     if op in OpGroup.VOID or not u.src:
         return ()
     if op is Ops.SPECIAL and u.arg == "iota":

@@ -104,10 +104,10 @@ def test_the_rules_give_what_simplify_gives():
 
 
 def test_vectors_stay_vectors():
-    lanes = UOp.stack(*[UOp.lift(i) for i in range(4)])
+    lanes = UOp.vector(*[UOp.lift(i) for i in range(4)])
     at = UOp(Ops.ADD, (UOp(Ops.MUL, (r, UOp.lift(4))), lanes))
     row = UOp(Ops.FLOORDIV, (at, UOp.lift(4)))
-    assert simplify(row) is UOp.stack(r, r, r, r)
+    assert simplify(row) is UOp.vector(r, r, r, r)
     assert simplify(UOp(Ops.FLOORMOD, (at, UOp.lift(4)))).shape == (4,)
     assert simplify(UOp(Ops.INDEX, (lanes, UOp.lift(2)))) is UOp.lift(2)
 

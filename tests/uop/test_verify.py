@@ -61,7 +61,7 @@ def broken_kernels():
     yield "RANGEs after its operand", UOp.sink(a.index(r).store(UOp(Ops.REDUCE, (load,), (Ops.ADD, (0,)))).end(r))
     yield "stores to an address", UOp.sink(UOp(Ops.STORE, (load, load)).end(r))
     yield "by a bool", UOp.sink(a.index(r).store(UOp(Ops.WHERE, (r, load, load))).end(r))
-    yield "value of its type", UOp.sink(a.index(r).store(UOp(Ops.CONST, (), 12345, dtypes.float32)).end(r))
+    yield "value of its type", UOp.sink(a.index(r).store(UOp(Ops.CONST, (), 1.5, dtypes.int32)).end(r))
     yield "gathers effects", UOp.sink(UOp.const(dtypes.float32, 1))
 
 
