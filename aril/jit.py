@@ -32,13 +32,14 @@ R = TypeVar("R")
 class _Captured:
     """One captured batch with what it expects and how its results are rebuilt."""
 
-    __slots__ = ("batch", "fresh", "outputs", "runs", "signature", "state", "template", "written_inputs")
+    __slots__ = ("batch", "fresh", "outputs", "runs", "signature", "state", "template", "used", "written_inputs")
 
     def __init__(self, signature: tuple[Any, ...], batch: Batch, template: Any, outputs: list[tuple[UOp, int | None]], fresh: list[Buffer]) -> None:
         self.signature, self.batch, self.template = signature, batch, template
         self.outputs, self.fresh = outputs, fresh
         self.state: dict[int, Buffer] = {}  # memory from outside that the batch writes, by identity
         self.written_inputs: list[int] = []
+        self.used: list[int] = []  # the inputs that its kernels touch
         self.runs = -1  # `local.runs` when the nodes of what is written were last renewed
 
 
@@ -201,18 +202,34 @@ class Jit(Generic[P, R]):
         del new_args, new_kwargs, stand_ins
         kept |= capture.held() - {id(b) for b in fresh}
         batch = Batch(capture, aliases, fresh, kept)
-        self.captured = c = _Captured(signature, batch, out, outputs, fresh)
+        c = _Captured(signature, batch, out, outputs, fresh)
         for launch in capture.launches:
             for b in launch.buffers[: launch.item.outputs]:
                 if id(b) in number:
                     c.written_inputs.append(number[id(b)])
                 elif id(b) not in made or id(b) in kept:
                     c.state[id(b)] = b
+        c.used = sorted({number[id(b)] for launch in capture.launches for b in launch.buffers if id(b) in number})
+        self._refuse_aliases(c, inputs)
+        self.captured = c
         for t, (uop, which) in zip(results, outputs, strict=True):  # the caller's inputs come back as themselves
             if which is not None and which < len(aliases):
                 t.uop = uop.substitute({uop.base: tensors[which].uop.base})
         renew([*c.state.values(), *[inputs[i] for i in c.written_inputs]])
         return out
+
+    def _refuse_aliases(self, c: _Captured, inputs: list[Buffer]) -> None:
+        """JitError where the memory of an input is written under another name: the batch knows no order between the two."""
+        if not c.state and not c.written_inputs:
+            return
+        written = {id(b.base or b) for b in c.state.values()}
+        for i in c.used:
+            root = id(inputs[i].base or inputs[i])
+            if root in written or any(k != i and id(inputs[k].base or inputs[k]) == root for k in c.written_inputs):
+                raise JitError(
+                    f"{_name(self.function)} writes into the memory of tensor {i} of its arguments by another name (an attribute, a "
+                    "closure, a second argument): use one name for it, or pass a clone()"
+                )
 
     def _refuse_rebinding(self, capture: Capture, before: dict[int, tuple[weakref.ref[Tensor], UOp]]) -> None:
         """JitError where a tensor that the batch reads from outside is gone now: its name stands for another tensor."""
@@ -233,6 +250,7 @@ class Jit(Generic[P, R]):
         if signature != c.signature:
             raise JitError(_difference(self.function, c.signature, signature))
         inputs = _input_buffers(tensors)
+        self._refuse_aliases(c, inputs)
         fresh = [Buffer(b.device, b.size, b.dtype) for b in c.fresh]
         buffers = inputs + fresh
         c.batch.run(buffers, values)

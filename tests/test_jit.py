@@ -80,6 +80,33 @@ def test_a_tensor_passed_and_reached_by_closure() -> None:
     np.testing.assert_array_equal(w.numpy(), expected)
 
 
+def test_memory_written_under_another_name_is_refused() -> None:
+    w = Tensor(arr(1, 2)).realize()
+
+    @jit
+    def f(x: Tensor) -> Tensor:
+        w.assign(w + 1)
+        return x * 2
+
+    other = Tensor(arr(1, 2)).realize()
+    for _ in range(3):
+        assert f(other).tolist() == [2, 4]
+    with pytest.raises(JitError, match="clone"):
+        f(w)
+    assert w.tolist() == [4, 5]
+    assert f(w.clone()).tolist() == [8, 10]
+
+    @jit
+    def g(x: Tensor, y: Tensor) -> Tensor:
+        x.assign(x + 1)
+        return x + y
+
+    for _ in range(3):
+        assert g(Tensor(arr(1, 1)), other).tolist() == [3, 4]
+    with pytest.raises(JitError, match="clone"):
+        g(other, other)
+
+
 def test_shift_buffer() -> None:
     history = Tensor.zeros(4).contiguous().realize()
 

@@ -1,0 +1,252 @@
+"""Kernels in the making become fewer: those over one iteration space merge, small independent ones share a launch.
+
+In: drafts with their dependencies, one a stored value. Out: drafts of several values, in an order that respects the dependencies.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from aril.ops import OpGroup, Ops
+from aril.schedule.fuse import Fusion, concrete, nbytes
+from aril.uop import UOp
+
+BUNDLED_ELEMENTS = 1 << 16  # larger nests are worth a launch of their own
+KERNEL_WEIGHT = 1000.0  # operations in a kernel of several values
+NESTS_PER_KERNEL = 32  # independent loop nests that one launch may hold
+
+
+@dataclass(eq=False)
+class Draft:
+    """A kernel in the making: stores as (target view, value) over global parameters."""
+
+    root: UOp
+    members: list[UOp]
+    stores: list[list[tuple[UOp, UOp]]]
+    shape: tuple[Any, ...]
+    device: str
+    has_reduce: bool
+    has_contraction: bool
+    reduce_key: Any = None
+    deps: set[Draft] = field(default_factory=set)
+    copy: bool = False
+    reads: set[UOp] = field(default_factory=set)
+    assigned: set[UOp] = field(default_factory=set)  # storage of others that it writes
+    weight: float = 0.0
+
+
+def _reach(drafts: list[Draft]) -> dict[Draft, int]:
+    """For each draft a bit mask of the drafts it depends on, directly or not."""
+    number = {d: i for i, d in enumerate(drafts)}
+    masks: dict[Draft, int] = {}
+    for d in _topological(drafts):
+        m = 0
+        for p in d.deps:
+            m |= masks[p] | 1 << number[p]
+        masks[d] = m
+    return masks
+
+
+def _topological(drafts: list[Draft]) -> list[Draft]:
+    """Drafts in an order that respects dependencies, otherwise as given. Errors: RuntimeError on a cycle (our own mistake)."""
+    position = {d: i for i, d in enumerate(drafts)}
+    out: list[Draft] = []
+    state: dict[Draft, int] = {}
+    for start in drafts:
+        stack = [start]
+        while stack:
+            d = stack[-1]
+            if state.get(d) == 2:
+                stack.pop()
+                continue
+            if state.get(d) == 1:
+                state[d] = 2
+                out.append(d)
+                stack.pop()
+                continue
+            state[d] = 1
+            for p in sorted(d.deps, key=position.__getitem__, reverse=True):
+                if state.get(p) == 1:
+                    raise RuntimeError("the kernels of this graph depend on each other in a circle")
+                if p not in state:
+                    stack.append(p)
+    return out
+
+
+def merge(drafts: list[Draft], owner: dict[UOp, Draft], fusion: Fusion, rep: dict[UOp, UOp]) -> list[Draft]:
+    """Kernels over one iteration space that read each other's results, or the same inputs, become one with several outputs."""
+    where = dict(owner)
+    alive = dict.fromkeys(drafts)
+    masks = _reach(drafts)
+    number = {d: 1 << i for i, d in enumerate(drafts)}
+    bits = {d: number[d] for d in drafts}
+
+    def path(a: Draft, b: Draft) -> bool:
+        """Whether b needs a through some third kernel."""
+        return any(masks[m] & bits[a] for m in alive if m is not a and m is not b and masks[b] & bits[m])
+
+    def join(a: Draft, b: Draft, direct: bool) -> None:
+        if direct:
+            known = dict(a.stores[0])
+            b.stores[0] = [(t, v.substitute(known)) for t, v in b.stores[0]]
+        again = {t for t, _ in b.stores[0]}  # nobody sees what is written twice in one turn
+        b.stores[0] = [(t, v) for t, v in a.stores[0] if t not in again] + b.stores[0]
+        b.members = a.members + b.members
+        b.deps = (a.deps | b.deps) - {a, b}
+        b.reads |= a.reads
+        b.assigned |= a.assigned
+        b.weight += a.weight
+        b.has_reduce |= a.has_reduce
+        b.has_contraction |= a.has_contraction
+        b.reduce_key = b.reduce_key or a.reduce_key
+        bits[b] |= bits[a]
+        both = (masks[a] | masks[b]) & ~bits[b]
+        masks[b] = both
+        for m in a.members:
+            where[m] = b
+        del alive[a]
+        for d in alive:
+            if a in d.deps:
+                d.deps.remove(a)
+                d.deps.add(b)
+            if d is not b and masks[d] & bits[b]:
+                masks[d] |= both | bits[b]
+
+    changed = True
+    while changed:
+        changed = False
+        for b in list(alive):
+            if b not in alive or b.copy:
+                continue
+            for n in list(b.reads):
+                producer = _producer(n, where)
+                if producer is None or producer is b or producer not in alive or producer.copy:
+                    continue
+                if not _same_space(producer, b) or producer.has_contraction and b.has_reduce or producer.has_reduce and b.has_contraction:
+                    continue
+                if producer.has_reduce and b.has_reduce and producer.reduce_key != b.reduce_key:
+                    continue
+                if not _one_loop(producer, b, where, fusion) or path(producer, b):
+                    continue
+                join(producer, b, True)
+                changed = True
+        for b in list(alive):
+            # A kernel that must read a storage before this one writes it can do so in the same turn of the loops.
+            for r in list(b.deps) if b in alive and not b.copy else ():
+                if r not in alive or r.copy or r.has_reduce or b.has_reduce or not _same_space(r, b) or path(r, b):
+                    continue
+                if _waits_only_for_writes(r, b, where) and _one_loop(r, b, where, fusion):
+                    join(r, b, False)
+                    changed = True
+        groups: dict[Any, list[Draft]] = {}
+        for d in alive:
+            if not d.copy and not d.has_contraction and (not d.has_reduce or d.reduce_key is not None):
+                groups.setdefault((d.shape, d.device, d.has_reduce, d.reduce_key), []).append(d)
+        for group in groups.values():
+            for i, a in enumerate(group):
+                for b in group[i + 1 :]:
+                    if a in alive and b in alive and not masks[a] & bits[b] and not masks[b] & bits[a] and _shares(a, b) and _one_loop(a, b, where, fusion):
+                        join(a, b, False)
+                        changed = True
+    return list(alive)
+
+
+def _one_loop(a: Draft, b: Draft, where: dict[UOp, Draft], fusion: Fusion) -> bool:
+    """Whether turn i of `b` may run straight after turn i of `a`: what one writes the other touches at the same place only."""
+    if a.weight + b.weight > KERNEL_WEIGHT:
+        return False
+    made = [n for n in b.reads if n.op is not Ops.AFTER and where.get(n) is a]
+    if not all(_read_in_place(n, b, fusion) for n in made):
+        return False
+    if made and a.has_reduce and any(_touches_elsewhere(v, t) for t, _ in a.stores[0] for _, v in b.stores[0]):
+        return False  # element i of a flipped view: the reduction would be done twice
+    for x, y in ((a, b), (b, a)):
+        assigned = [t for t, _ in x.stores[0] if t.base in x.assigned]
+        for t in assigned:
+            for other, value in y.stores[0]:
+                if (other.base is t.base and other is not t) or _touches_elsewhere(value, t):
+                    return False
+    return True
+
+
+def _touches_elsewhere(value: UOp, target: UOp) -> bool:
+    """Whether computing an element of `value` reads elements of the target's storage other than the same one of `target`."""
+    base = target.base
+    stack = [(value, True)]
+    seen = set()
+    while stack:
+        at = stack.pop()
+        if at in seen:
+            continue
+        seen.add(at)
+        n, in_turn = at
+        if in_turn and n is target:
+            continue
+        if n is base:
+            return True
+        in_turn = in_turn and n.op in OpGroup.ELEMENTWISE
+        stack.extend([(s, in_turn) for s in n.src])
+    return False
+
+
+def _waits_only_for_writes(r: Draft, b: Draft, where: dict[UOp, Draft]) -> bool:
+    """Whether `b` comes after `r` because of what `r` reads, not because of what it makes."""
+    return not any(_producer(n, where) is r for n in b.reads)
+
+
+def _producer(n: UOp, where: dict[UOp, Draft]) -> Draft | None:
+    if n in where:
+        return where[n]
+    if n.op is Ops.AFTER and len(n.src) == 2:
+        return where.get(n.src[1])
+    return None
+
+
+def _same_space(a: Draft, b: Draft) -> bool:
+    return a.shape == b.shape and a.device == b.device and len(a.stores) == len(b.stores) == 1
+
+
+def _read_in_place(n: UOp, b: Draft, fusion: Fusion) -> bool:
+    """Whether every kernel of `b` that reads `n` reads element i of it in turn i only."""
+    uses = fusion.uses.get(n, {})
+    return all(w.signature == fusion.signature[m] and not w.turns for m in b.members for w in uses.get(m, ()))
+
+
+def _shares(a: Draft, b: Draft) -> bool:
+    """Whether two kernels read something worth reading once."""
+    return any(not (n.op is Ops.PARAM and n.is_variable) and nbytes(n) * 4 >= math.prod(concrete(d) for d in a.shape) for n in a.reads & b.reads)
+
+
+def bundle(drafts: list[Draft]) -> list[Draft]:
+    """Independent elementwise kernels share one launch, as loop nests of one kernel; each waits for the latest of them."""
+    order = _topological(drafts)
+    users: dict[Draft, set[Draft]] = {d: set() for d in order}
+    for d in order:
+        for p in d.deps:
+            users[p].add(d)
+    position = {d: i for i, d in enumerate(order)}
+    open_bundles: list[Draft] = []
+    gone: dict[Draft, Draft] = {}
+    for d in reversed(order):
+        if d.has_reduce or d.copy or math.prod(concrete(x) for x in d.shape) > BUNDLED_ELEMENTS:
+            continue
+        latest = min([position[u] for u in users[d]], default=len(order))
+        for host in open_bundles:
+            if host.device == d.device and position[host] < latest and len(host.stores) + len(d.stores) <= NESTS_PER_KERNEL:
+                host.stores = d.stores + host.stores
+                host.members = d.members + host.members
+                host.deps = host.deps | d.deps
+                for p in d.deps:
+                    users[p].add(host)
+                gone[d] = host
+                break
+        else:
+            open_bundles.append(d)
+    if not gone:
+        return order
+    kept = [d for d in order if d not in gone]
+    for d in kept:
+        d.deps = {gone.get(p, p) for p in d.deps} - {d}
+    return _topological(kept)
