@@ -17,7 +17,7 @@ def describe(versions: dict[str, str], threads: int) -> dict[str, Any]:
     target = host_target()
     return {
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "cpu": target.model,
+        "cpu": _cpu_name() or target.model,
         "arch": target.arch,
         "cores": os.cpu_count(),
         "threads": threads,
@@ -30,6 +30,15 @@ def describe(versions: dict[str, str], threads: int) -> dict[str, Any]:
         "revision": _revision(),
         "load_before": list(os.getloadavg()),
     }
+
+
+def _cpu_name() -> str:
+    """As the system calls it; "" where it does not."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return ""
+    return next((text.partition(":")[2].strip() for text in lines if text.startswith("model name")), "")
 
 
 def _revision() -> str:

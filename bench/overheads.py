@@ -40,22 +40,30 @@ class Overhead:
         return None if "aril" not in self.seconds else self.seconds["aril"] <= self.target_s
 
 
-def measure_overheads(peers: list[Peer], rounds: int, say: Callable[[str], None]) -> list[Overhead]:
-    """All of them. `rounds` is of the quick ones; new processes are started three times, or once when quick."""
+def measure_overheads(
+    peers: list[Peer], rounds: int, say: Callable[[str], None], end: float = float("inf")
+) -> list[Overhead]:
+    """All of them. `rounds` is of the quick ones; new processes are started three times, or when quick once and for aril
+    only. None starts after `end` (of `time.perf_counter`)."""
     by_name = {p.name: p for p in peers}
     libraries = [p for p in ("aril", "torch", "jax", "tinygrad") if p in by_name]
     again = 3 if rounds >= 15 else 1
+    once = libraries if again == 3 else ["aril"]
+    networks = [p for p in once if p != "jax"]
     tasks: list[Callable[[], Overhead]] = [
         lambda: _replay(by_name, rounds),
         lambda: _eager(by_name, rounds),
         lambda: _imports(libraries, 5 if again == 3 else 3),
-        lambda: _once("first operation, cold", 1.0, "first", libraries, again, warm=False),
-        lambda: _once("first operation, warm", 0.4, "first", libraries, again, warm=True),
-        lambda: _once("first MNIST step, cold", 6.0, "mnist", [p for p in libraries if p != "jax"], again, warm=False),
-        lambda: _once("first MNIST step, warm", 2.0, "mnist", [p for p in libraries if p != "jax"], again, warm=True),
+        lambda: _once("first operation, cold", 1.0, "first", once, again, warm=False),
+        lambda: _once("first operation, warm", 0.4, "first", once, again, warm=True),
+        lambda: _once("first MNIST step, cold", 6.0, "mnist", networks, again, warm=False),
+        lambda: _once("first MNIST step, warm", 2.0, "mnist", networks, again, warm=True),
     ]
     out = []
     for task in tasks:
+        if time.perf_counter() > end:
+            say("skipped: the other overheads (--quick is over)")
+            break
         found = task()
         out.append(found)
         times = ", ".join(f"{name} {readable_s(s)}" for name, s in found.seconds.items())

@@ -33,7 +33,7 @@ def random_rows(seed: int) -> tuple[Row, ...]:
     rows: list[Row] = []
 
     def name(what: str, *sizes: object) -> str:
-        return f"{what} {'x'.join(str(s) for s in sizes if s != 'plain')}"
+        return f"{what} {'x'.join(map(str, sizes))}"
 
     def shaped(what: str, m: int, n: int, *layouts: Layout) -> str:
         return " ".join([f"{what} {m}x{n}", *(x for x in layouts if x != "plain")])
@@ -41,7 +41,11 @@ def random_rows(seed: int) -> tuple[Row, ...]:
     for index in range(8):
         m, k, n = size(), size(), size()
         two = ("plain", "plain") if index < 3 else (layout(), layout())
-        rows.append(rows_dense.matmul(" ".join([name("sgemm", m, k, n), *two]), m, k, n, layouts=two))
+        rows.append(
+            rows_dense.matmul(
+                " ".join([name("sgemm", m, k, n), *two]).removesuffix(" plain plain"), m, k, n, layouts=two
+            )
+        )
     m, k, n = size(), size(), size()
     rows.append(rows_dense.transposed_product(name("A^T B", m, k, n), m, k, n))
     rows.append(rows_dense.matmul(name("dgemm", m, k, n), m, k, n, dtype="float64"))
