@@ -216,6 +216,13 @@ class InteropMixin(CreationMixin):
             return f"<Tensor {about}>"
         return f"<Tensor {about}: {values}>" if "\n" not in values else f"<Tensor {about}:\n{values}>"
 
+    def __str__(self: Any) -> str:
+        """As `repr`, computed first where it is small enough to be shown: `print` shows values."""
+        n = self.numel()
+        if isinstance(n, int) and n <= _SHOWN and self.dtype.kind != "v":
+            self.realize()
+        return repr(self)
+
     def _shown(self: Any) -> str:
         from aril.interop import host_view
 

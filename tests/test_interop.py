@@ -96,6 +96,8 @@ def test_views_leave_with_their_strides(make):
 def test_lazy_values_are_computed_first():
     np.testing.assert_array_equal(np.from_dlpack(Tensor([1.0, 2.0]) * 3), [3.0, 6.0])
     np.testing.assert_array_equal(np.from_dlpack(Tensor(2.5)), 2.5)
+    np.testing.assert_array_equal(np.from_dlpack(Tensor(2.5).realize()), 2.5)
+    np.testing.assert_array_equal(np.from_dlpack(Tensor.ones(1, 2).realize()), [[1.0, 1.0]])
     assert np.from_dlpack(Tensor.zeros(0, 3)).shape == (0, 3)
 
 
@@ -329,6 +331,13 @@ def test_repr_shows_what_is_known_and_small():
     assert repr(Tensor(np.zeros(201))) == "<Tensor (201,) float64 on CPU>"
     assert repr(Tensor.zeros(0, 2).realize()) == "<Tensor (0, 2) float32 on CPU>"
     assert repr(Tensor.empty(2)) == "<Tensor (2,) float32 on CPU>"
+
+
+def test_print_computes_what_it_shows():
+    x = Tensor([1.0, 2.0]) * 2
+    assert str(x) == f"{x}" == repr(x) == "<Tensor (2,) float32 on CPU: [2., 4.]>"
+    big = Tensor(np.zeros(1000)) + 1
+    assert str(big) == "<Tensor (1000,) float64 on CPU>"
 
 
 def test_repr_computes_nothing():
