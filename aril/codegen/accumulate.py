@@ -105,7 +105,7 @@ def _build_group(members: list[UOp], slots: dict[UOp, int], done: dict[UOp, UOp]
 
 def register(acc: UOp) -> UOp:
     """The address of a whole REG buffer (possibly behind AFTER): an element, or all lanes."""
-    lanes = int(acc.shape[0])
+    lanes = lanes_of(acc)
     zero = UOp.const(dtypes.weakint, 0)
     return acc.index(zero) if lanes == 1 else UOp(Ops.SHRINK, (acc, zero), (None, lanes))
 

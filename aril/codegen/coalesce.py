@@ -16,7 +16,7 @@ from aril.uop.node import UOp
 
 def lanes_of(u: UOp) -> int:
     """1 for a scalar, else the number of lanes."""
-    return int(u.shape[0]) if u.shape else 1
+    return int(u.shape[0]) if u.shape else 1  # type: ignore[arg-type]  # never symbolic in a kernel
 
 
 @dataclass(frozen=True, eq=False)

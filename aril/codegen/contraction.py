@@ -12,6 +12,7 @@ from math import prod
 
 from aril.codegen.accumulate import fresh_id
 from aril.codegen.analysis import Access, Nest, is_constant, length, reduce_loops_of
+from aril.codegen.chunks import CHUNKS, chunk_output
 from aril.codegen.panels import Block, Stage
 from aril.codegen.plan import Plan
 from aril.codegen.steps import Id, Reorder, Split, Unroll, Upcast, Vectorize, operands_of
@@ -325,8 +326,6 @@ def _apply(plan: Plan, nest: Nest, reduction: UOp, tile: Tile) -> None:
             plan.do(Reorder(tuple(order)), "a panel is filled once for all tiles that use it")
             places = sorted(order)
             outer = {r: places[order.index(i)] for r, i in outer.items()}
-    from aril.codegen.heuristics import CHUNKS, chunk_output
-
     total = nest.turns(frozenset(nest.loops) | frozenset(own)) * tile.cost / 3
     now = plan.nest(0)
     loops = tuple([r for r in now.loops if r.arg.kind is AxisType.LOOP])

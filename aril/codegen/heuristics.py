@@ -7,10 +7,12 @@ fixed order.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable
 
-from aril.codegen.analysis import Access, Nest, is_constant, length
+from aril.codegen.analysis import Access, Nest, is_constant, length, reduce_loops_of
+from aril.codegen.chunks import chunk_output
 from aril.codegen.contraction import plan_contraction
 from aril.codegen.plan import Plan
 from aril.codegen.steps import (
@@ -35,8 +37,6 @@ from aril.uop.node import UOp
 
 # Costs in nanoseconds of one core: an element moved by vectors, one moved alone, an addition in a vector of 8.
 _CONTIGUOUS, _ALONE, _OPERATION = 0.15, 1.0, 0.05
-CHUNK_NS = 30_000  # less work than this is not worth sending to another thread
-CHUNKS = 64  # more chunks than this do not balance better on the machines we know
 
 
 def optimise(sink: UOp, renderer: Renderer) -> UOp:
@@ -125,11 +125,11 @@ def access_cost(access: Access, lanes: UOp | None, width: int, turns: Callable[[
     used = min(width, 1 << (n.bit_length() - 1))
     reach = access.reach(lanes, used)
     if reach == "contiguous":
-        return count * _CONTIGUOUS * (width / used) ** 0.5
+        return count * _CONTIGUOUS * math.sqrt(width / used)
     if reach == "same":
         return count * 0.2 / used
     if reach == "near" and (not access.is_store or cover_of(access, lanes)):
-        return count * _CONTIGUOUS * 2 * (width / used) ** 0.5
+        return count * _CONTIGUOUS * 2 * math.sqrt(width / used)
     if any(r is not lanes and length(r) >= 4 and access.stride(r) == 1 for r in access.loops):
         return count * 0.4  # a tile of a transposing copy
     return count * _ALONE * (1.5 if access.is_store else 1.0)
@@ -193,7 +193,7 @@ def _choose_lanes(nest: Nest, width: int) -> tuple[UOp | None, list[UOp]]:
         inner: list[UOp] = []
         cost = 0.0
         for group in nest.groups:
-            members = [u for u in nest.reduces if group == _own(u)]
+            members = [u for u in nest.reduces if group == reduce_loops_of(u)]
             if lane is not None and any(lane in u.ranges for u in members):
                 continue
             choice = _choose_reduction_lane(nest, group, members, width)
@@ -210,10 +210,6 @@ def _choose_lanes(nest: Nest, width: int) -> tuple[UOp | None, list[UOp]]:
             best = (cost, lane, inner)
     assert best is not None
     return best[1], best[2]
-
-
-def _own(u: UOp) -> tuple[UOp, ...]:
-    return tuple([s for s in u.src[1:] if s.op is Ops.RANGE])
 
 
 def _choose_reduction_lane(nest: Nest, group: tuple[UOp, ...], members: list[UOp], width: int) -> UOp | None:
@@ -370,69 +366,3 @@ def estimate_ns(nest: Nest, lane: UOp | None, width: int) -> float:
 def _chunk(plan: Plan, nest: Nest, lane: UOp | None) -> None:
     width = max(2, plan.renderer.vector_bytes // nest.itemsize)
     chunk_output(plan, nest, estimate_ns(nest, lane, width), lane, lane_block=width * 4)
-
-
-def chunk_output(
-    plan: Plan,
-    nest: Nest,
-    total: float,
-    lane: UOp | None,
-    lane_block: int,
-    loops: tuple[UOp, ...] | None = None,
-    exact: bool = False,
-    most: int = CHUNKS,
-) -> None:
-    """Outer output loops to the launch index, so that a chunk is worth a thread's while.
-
-    `total` is the nest's time in nanoseconds; `lane` the loop of the lanes, split in multiples of `lane_block` if need
-    be. `loops` are those to take (default: all of the nest). With `exact` every chunk has the same number of turns;
-    there are about `most` of them, or fewer.
-    """
-    if total < 2 * CHUNK_NS or not nest.repeatable and any(u.op is Ops.ATOMIC for u in nest.nodes):
-        return
-    shared = nest.loops if loops is None else loops
-    for u in nest.reduces:  # a reduction that a chunk loop does not move would be done once a chunk
-        if nest.turns(u.ranges | set(_own(u))) * 8 > nest.turns(frozenset(nest.loops)):
-            shared = tuple([r for r in shared if r in u.ranges])
-    left = min(most, int(total // CHUNK_NS))
-    ids: list[Id] = []
-    for r in sorted(shared, key=lambda r: r.arg.id):
-        if r is lane or left < 2 or not _uniform(nest, r):
-            continue
-        n = length(r)
-        if is_constant(r) and n <= (left if exact else left * 2):
-            if n > 1:
-                ids.append(r.arg.id)
-                left //= n
-            continue
-        block = max(2, -(-n // left))
-        if exact:
-            block = next((b for b in range(block, n) if n % b == 0), n)
-            if block == n:
-                continue
-        if is_constant(r):
-            block = next((b for b in range(block, min(n, 2 * block)) if n % b == 0), block)
-        plan.do(Split(r.arg.id, block, "exact" if is_constant(r) and n % block == 0 else "ragged"), "turns of a chunk")
-        ids.append((*r.arg.id, 0))
-        left = 1
-    if left >= 2 and lane is not None and lane in shared:
-        n = length(lane)
-        block = max(lane_block, -(-n // left // lane_block) * lane_block)
-        if n >= 2 * block:
-            block = (
-                next((b for b in range(block, 2 * block, lane_block) if n % b == 0), block)
-                if is_constant(lane)
-                else block
-            )
-            exact = is_constant(lane) and n % block == 0
-            tail = "exact" if exact else ("overlap" if nest.repeatable and is_constant(lane) else "ragged")
-            plan.do(Split(lane.arg.id, block, tail), "elements of a chunk")
-            ids.append((*lane.arg.id, 0))
-            plan.rename(lane.arg.id, (*lane.arg.id, 1))
-    if ids:
-        plan.do(Chunk(tuple(ids)), f"about {total / 1000:.0f} us of work")
-
-
-def _uniform(nest: Nest, loop: UOp) -> bool:
-    """Whether no other loop's length depends on this one."""
-    return not any(u.op is Ops.RANGE and u is not loop and loop in u.ranges for u in nest.nodes)

@@ -86,7 +86,8 @@ def test_nests_over_the_same_loops_get_their_own() -> None:
     [
         (Ops.ADD, dtypes.float32, 0), (Ops.MUL, dtypes.int32, 1), (Ops.MAX, dtypes.float32, -math.inf),
         (Ops.MAX, dtypes.int8, -128), (Ops.MAX, dtypes.uint8, 0), (Ops.AND, dtypes.bool, True),
-        (Ops.AND, dtypes.uint16, 65535), (Ops.AND, dtypes.int32, -1), (Ops.OR, dtypes.bool, False), (Ops.XOR, dtypes.int64, 0),
+        (Ops.AND, dtypes.uint16, 65535), (Ops.AND, dtypes.int32, -1), (Ops.OR, dtypes.bool, False),
+        (Ops.XOR, dtypes.int64, 0),
     ],
 )  # fmt: skip
 def test_identities(op: Ops, dtype: object, value: object) -> None:

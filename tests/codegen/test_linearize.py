@@ -116,7 +116,7 @@ def tile(rows: int, cols: int, lanes: int, k: int, grid: int) -> UOp:
         x = place(a, add(mul(i, rows * k), num(row * k), r)).load()
         for v in range(0, cols, lanes):
             acc = UOp.buffer(len(accs), F32, lanes, AddrSpace.REG)
-            first = place(acc.after(i, j), num(0), lanes).store(UOp.stack(*[flt(0.0)] * lanes))
+            first = place(acc.after(i, j), num(0), lanes).store(UOp.vector(*[flt(0.0)] * lanes))
             inside = place(acc.after(first, r), num(0), lanes)
             y = place(b, add(mul(r, n), mul(j, cols), num(v)), lanes).load()
             updates.append(inside.store(add(inside.load(), UOp(Ops.MUL, (x, y)))))

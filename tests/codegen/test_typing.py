@@ -46,7 +46,7 @@ def test_scalar_index_arithmetic_is_int64() -> None:
 @pytest.mark.parametrize(("step", "dtype"), [(1000, I32), (2**31, I64)])
 def test_vectors_of_indices_are_int32_where_that_is_enough(step: int, dtype) -> None:
     r = UOp.range(8, 0)
-    lanes = UOp.stack(*[num(i * step) for i in range(4)])
+    lanes = UOp.vector(*[num(i * step) for i in range(4)])
     index = UOp(Ops.ADD, (r, lanes))
     out = concretize(UOp.sink(UOp.param(0, F32, 2**34).index(index).store(UOp.const(F32, 1.0)).end(r)))
     assert no_weak(out)

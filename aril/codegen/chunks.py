@@ -1,0 +1,81 @@
+"""The launch index: which output loops threads share, so that a chunk is worth a thread's while.
+
+A plan comes in and gets the steps for it. The number of chunks depends on the work alone, not on how many threads run.
+"""
+
+from __future__ import annotations
+
+from aril.codegen.analysis import Nest, is_constant, length, reduce_loops_of
+from aril.codegen.plan import Plan
+from aril.codegen.steps import Chunk, Id, Split
+from aril.ops import Ops
+from aril.uop.node import UOp
+
+CHUNK_NS = 30_000  # less work than this is not worth sending to another thread
+CHUNKS = 64  # more chunks than this do not balance better on the machines we know
+
+
+def chunk_output(
+    plan: Plan,
+    nest: Nest,
+    total: float,
+    lane: UOp | None,
+    lane_block: int,
+    loops: tuple[UOp, ...] | None = None,
+    exact: bool = False,
+    most: int = CHUNKS,
+) -> None:
+    """Outer output loops to the launch index, so that a chunk is worth a thread's while.
+
+    `total` is the nest's time in nanoseconds; `lane` the loop of the lanes, split in multiples of `lane_block` if need
+    be. `loops` are those to take (default: all of the nest). With `exact` every chunk has the same number of turns;
+    there are about `most` of them, or fewer.
+    """
+    if total < 2 * CHUNK_NS or not nest.repeatable and any(u.op is Ops.ATOMIC for u in nest.nodes):
+        return
+    shared = nest.loops if loops is None else loops
+    for u in nest.reduces:  # a reduction that a chunk loop does not move would be done once a chunk
+        if nest.turns(u.ranges | set(reduce_loops_of(u))) * 8 > nest.turns(frozenset(nest.loops)):
+            shared = tuple([r for r in shared if r in u.ranges])
+    left = min(most, int(total // CHUNK_NS))
+    ids: list[Id] = []
+    for r in sorted(shared, key=lambda r: r.arg.id):
+        if r is lane or left < 2 or not _uniform(nest, r):
+            continue
+        n = length(r)
+        if is_constant(r) and n <= (left if exact else left * 2):
+            if n > 1:
+                ids.append(r.arg.id)
+                left //= n
+            continue
+        block = max(2, -(-n // left))
+        if exact:
+            block = next((b for b in range(block, n) if n % b == 0), n)
+            if block == n:
+                continue
+        if is_constant(r):
+            block = next((b for b in range(block, min(n, 2 * block)) if n % b == 0), block)
+        plan.do(Split(r.arg.id, block, "exact" if is_constant(r) and n % block == 0 else "ragged"), "turns of a chunk")
+        ids.append((*r.arg.id, 0))
+        left = 1
+    if left >= 2 and lane is not None and lane in shared:
+        n = length(lane)
+        block = max(lane_block, -(-n // left // lane_block) * lane_block)
+        if n >= 2 * block:
+            block = (
+                next((b for b in range(block, 2 * block, lane_block) if n % b == 0), block)
+                if is_constant(lane)
+                else block
+            )
+            exact = is_constant(lane) and n % block == 0
+            tail = "exact" if exact else ("overlap" if nest.repeatable and is_constant(lane) else "ragged")
+            plan.do(Split(lane.arg.id, block, tail), "elements of a chunk")
+            ids.append((*lane.arg.id, 0))
+            plan.rename(lane.arg.id, (*lane.arg.id, 1))
+    if ids:
+        plan.do(Chunk(tuple(ids)), f"about {total / 1000:.0f} us of work")
+
+
+def _uniform(nest: Nest, loop: UOp) -> bool:
+    """Whether no other loop's length depends on this one."""
+    return not any(u.op is Ops.RANGE and u is not loop and loop in u.ranges for u in nest.nodes)
