@@ -43,8 +43,8 @@ class Overhead:
 def measure_overheads(
     peers: list[Peer], rounds: int, say: Callable[[str], None], end: float = float("inf")
 ) -> list[Overhead]:
-    """All of them. `rounds` is of the quick ones; new processes are started three times, or when quick once and for aril
-    only. None starts after `end` (of `time.perf_counter`)."""
+    """All of them. `rounds` is of the short ones; new processes are started three times, or when quick once
+    and for aril only. None starts after `end` (of `time.perf_counter`)."""
     by_name = {p.name: p for p in peers}
     libraries = [p for p in ("aril", "torch", "jax", "tinygrad") if p in by_name]
     again = 3 if rounds >= 15 else 1
