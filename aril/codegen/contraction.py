@@ -29,15 +29,15 @@ _WAYS, _WAY = 8, 4096  # a first-level cache holds this many lines at one distan
 @dataclass(frozen=True, eq=False)
 class Tile:
     """A register tile. `cost` is in cycles a multiply-add of one lane; `staged` numbers the reduction's operands that
-    are put into a panel, `blocked` are its loops that go around the nest so that panels stay small, `packing` is the
-    share of the time that filling panels takes."""
+    are put into a panel, `blocked` are its loops that go around the nest so that panels stay small (with
+    the turns that stay inside), `packing` is the share of the time that filling panels takes."""
 
     lane: UOp
     lanes: int
     vectors: int
     rows: tuple[tuple[UOp, int], ...]
     staged: tuple[int, ...] = ()
-    blocked: tuple[UOp, ...] = ()
+    blocked: tuple[tuple[UOp, int], ...] = ()
     cost: float = 0.0
     packing: float = 0.0
 
@@ -181,7 +181,7 @@ def _score(
     depth = prod([length(r) for r in own])
     loads = staging = traffic = 0.0
     staged: list[int] = []
-    blocked: tuple[UOp, ...] = ()
+    blocked: tuple[tuple[UOp, int], ...] = ()
     for x in operands:
         count = prod([f for r, f in tile.rows if x.uses(r)])
         traffic += _traffic(plan, x, own, tile)
@@ -198,12 +198,11 @@ def _score(
         panel = None if contiguous and not far else _panel(plan, x, own, tile)
         if panel is not None:
             packed = prod([length(r) for r in own if x.uses(r)]) * tile.vectors
-            uses = max(
-                1.0,
-                prod([length(r) for r in nest.loops if not x.uses(r)]) / rows / (_chunks_each(plan) if panel else 1),
-            )
+            panels = prod([length(r) for r in nest.loops if x.uses(r)]) / (tile.lanes * tile.vectors)
+            again = max(1.0, _chunks_each(plan) / max(1.0, panels)) if panel else 1.0
+            uses = max(1.0, prod([length(r) for r in nest.loops if not x.uses(r)]) / rows / again)
             price = packed * (0.3 if contiguous else 0.5) * tile.lanes / (depth * uses)
-            inner = depth / prod([length(r) for r in panel])
+            inner = depth / prod([length(r) / inside for r, inside in panel])
             price += 2.5 * accumulators / inner if panel else 0.0
             if price + count < direct and (not panel or not blocked or panel == blocked):
                 staged.append(x.number)
@@ -267,19 +266,27 @@ def _end_cost(a: Access, tile: Tile, accumulators: int, across: bool) -> float:
     return accumulators * tile.lanes * 1.3
 
 
-def _panel(plan: Plan, x: _Operand, own: tuple[UOp, ...], tile: Tile) -> tuple[UOp, ...] | None:
-    """The loops of the reduction to go outside so that a panel of the operand stays in cache; None where it cannot."""
-    loops = sorted([r for r in own if x.uses(r)], key=lambda r: r.arg.id)
-    if not x.stageable or any(x.uses(r) for r, _ in tile.rows) or not all(is_constant(r) for r in loops):
+def _panel(plan: Plan, x: _Operand, own: tuple[UOp, ...], tile: Tile) -> tuple[tuple[UOp, int], ...] | None:
+    """The loops of the reduction to go outside so that a panel of the operand stays in cache, each with the turns that
+    stay inside; None where a panel cannot be made or kept."""
+    inside = sorted([r for r in own if x.uses(r)], key=lambda r: r.arg.id)
+    if not x.stageable or any(x.uses(r) for r, _ in tile.rows) or not all(is_constant(r) for r in inside):
         return None
     room = plan.renderer.l2 // 4 // (x.access.itemsize * tile.lanes * tile.vectors)
-    inside = list(loops)
-    while inside and prod([length(r) for r in inside]) > room:
-        inside.pop(0)
-    outside = tuple([r for r in loops if r not in inside])
-    if outside and (not inside or prod([length(r) for r in inside]) < 32 or len(outside) > 1):
+    outside: list[tuple[UOp, int]] = []
+    while prod([length(r) for r in inside]) > room:
+        loop = inside.pop(0)
+        rest = prod([length(r) for r in inside])
+        most = room // rest
+        kept = 1 if most < 8 else max(f for f in range(1, most + 1) if length(loop) % f == 0)
+        outside.append((loop, kept if kept * rest >= 64 and kept >= most // 4 else 1))
+        if outside[-1][1] > 1:
+            break
+        if not inside:
+            return None
+    if len(outside) > 1 or (outside and prod([length(r) for r in inside]) * outside[0][1] < 32):
         return None
-    return outside
+    return tuple(outside)
 
 
 def _is_far(x: _Operand, own: tuple[UOp, ...], tile: Tile) -> bool:
@@ -319,7 +326,7 @@ def _apply(plan: Plan, nest: Nest, reduction: UOp, tile: Tile) -> None:
             outer[row] = tile_id
         plan.do(Upcast(copies), "rows of the tile")
     moved = {r for r in outer for number in tile.staged if r in reduction_loads_of(reduction)[number].ranges}
-    _unroll(plan, own, tile)
+    _unroll(plan, tuple([r for r in own if r not in dict(tile.blocked)]), tile)
     if moved and len(outer) > 1:
         order = [outer[r] for r in outer if r in moved] + [outer[r] for r in outer if r not in moved]
         if order != sorted(order):
@@ -330,25 +337,28 @@ def _apply(plan: Plan, nest: Nest, reduction: UOp, tile: Tile) -> None:
     now = plan.nest(0)
     loops = tuple([r for r in now.loops if r.arg.kind is AxisType.LOOP])
     most = CHUNKS
-    if tile.blocked:
-        most = _chunks_each(plan)
-    elif tile.staged:  # chunks beyond those of the panels pack again what others have packed
+    if tile.staged:  # chunks beyond those of the panels pack again what others have packed
         panels = prod([length(r) for r in now.loops if r.arg.id in {outer[q] for q in moved}])
         again = max(1, int(0.15 / max(tile.packing, 1e-9)))
         most = panels * min(again, -(-max(16, 4 * plan.renderer.cores) // panels))
+        if tile.blocked:
+            most = max(min(panels, CHUNKS), _chunks_each(plan))
     chunk_output(plan, now, total, None, 1, loops, exact=bool(tile.blocked), most=most)
     names = {i: i for i in inner}
-    for r in tile.blocked:
-        names = _block(plan, r.arg.id, names)
+    depth = {r: r.arg.id for r in own}
+    for r, inside in tile.blocked:
+        if inside > 1:
+            plan.do(Split(r.arg.id, inside), "as much as a panel holds")
+            depth[r] = (*r.arg.id, 1)
+            names = _block(plan, (*r.arg.id, 0), names)
+        else:
+            del depth[r]
+            names = _block(plan, r.arg.id, names)
     for number in tile.staged:
         load = reduction_loads(plan.sink)[number]
-        depth = tuple(
-            [r.arg.id for r in own if r in reduction_loads_of(reduction)[number].ranges and r not in tile.blocked]
-        )
-        plan.do(
-            Stage(operands_of(plan.sink).index(load), (*depth, *[names[i] for i in inner])),
-            "packed in the order of use",
-        )
+        layout = [i for r, i in depth.items() if r in reduction_loads_of(reduction)[number].ranges]
+        layout += [names[i] for i in inner]
+        plan.do(Stage(operands_of(plan.sink).index(load), tuple(layout)), "packed in the order of use")
 
 
 def reduction_loads_of(reduction: UOp) -> list[UOp]:
@@ -380,7 +390,7 @@ def _split(plan: Plan, nest: Nest, loop: UOp, factor: int, why: str) -> tuple[Id
 
 def _unroll(plan: Plan, own: tuple[UOp, ...], tile: Tile) -> None:
     """A short innermost reduction loop is copied where the body is small."""
-    last = max((r for r in own if r is not tile.lane), key=lambda r: r.arg.id, default=None)
+    last = max([r for r in own if r is not tile.lane], key=lambda r: r.arg.id, default=None)
     if last is None or not is_constant(last):
         return
     size = tile.vectors * prod([f for _, f in tile.rows])

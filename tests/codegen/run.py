@@ -21,6 +21,7 @@ TARGETS: dict[str, dict[str, Any]] = {
     "wide": {"vector_bytes": 64, "vector_registers": 32},
     "avx2": {"vector_bytes": 32, "vector_registers": 16},
     "narrow": {"vector_bytes": 16, "vector_registers": 16},
+    "small caches": {"vector_bytes": 32, "vector_registers": 16, "l2": 16 << 10},
 }
 
 

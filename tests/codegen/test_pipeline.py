@@ -65,6 +65,7 @@ LARGE = {
     "transpose": lambda: b.transpose(600, 500),
     "symbolic": lambda: b.symbolic_scale(2_000_000, 1_234_567),
     "matmul": lambda: b.matmul(250, 300, 257),
+    "matmul deep": lambda: b.matmul(128, 96, 2048),
     "conv": lambda: b.conv(8, 16, 32, 24, 5),
     "conv weights": lambda: b.conv_weight(8, 16, 32, 24, 5),
     "conv data": lambda: b.conv_data(8, 16, 32, 24, 5),
@@ -84,7 +85,7 @@ def test_is_right_with_the_default_steps(name: str, target: str) -> None:
     run_all(KERNELS[name](), target, interpret=target == "wide" and name not in SLOW)
 
 
-@pytest.mark.parametrize("target", ["wide", "avx2"])
+@pytest.mark.parametrize("target", ["wide", "avx2", "small caches"])
 @pytest.mark.parametrize("name", LARGE)
 def test_large_kernels_are_right_and_in_chunks(name: str, target: str) -> None:
     program = run_all(LARGE[name](), target, interpret=False)
