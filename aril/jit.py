@@ -34,7 +34,14 @@ class _Captured:
 
     __slots__ = ("batch", "fresh", "outputs", "runs", "signature", "state", "template", "used", "written_inputs")
 
-    def __init__(self, signature: tuple[Any, ...], batch: Batch, template: Any, outputs: list[tuple[UOp, int | None]], fresh: list[Buffer]) -> None:
+    def __init__(
+        self,
+        signature: tuple[Any, ...],
+        batch: Batch,
+        template: Any,
+        outputs: list[tuple[UOp, int | None]],
+        fresh: list[Buffer],
+    ) -> None:
         self.signature, self.batch, self.template = signature, batch, template
         self.outputs, self.fresh = outputs, fresh
         self.state: dict[int, Buffer] = {}  # memory from outside that the batch writes, by identity
@@ -95,11 +102,11 @@ def _tensors_of(x: Any, out: list[Tensor]) -> list[Tensor]:
 class Jit(Generic[P, R]):
     """A captured function. Call it like the function; `reset()` forgets the capture.
 
-    Tensors may stand anywhere in lists, tuples and dicts of the arguments; bound variables are inputs too. Every other
-    argument is part of what was captured and must not change. In-place updates of tensors the function reaches by closure
-    or attribute are part of the batch. Results are fresh tensors at every call.
-    Errors: JitError where shapes, dtypes, devices or other arguments differ from the captured ones, and where the function reads
-    a tensor's value while being captured.
+    Tensors may stand anywhere in lists, tuples and dicts of the arguments; bound variables are inputs too. Every
+    other argument is part of what was captured and must not change. In-place updates of tensors the function reaches
+    by closure or attribute are part of the batch. Results are fresh tensors at every call. Errors: JitError where
+    shapes, dtypes, devices or other arguments differ from the captured ones, and where the function reads a tensor's
+    value while being captured.
     """
 
     def __init__(self, function: Callable[P, R]) -> None:
@@ -121,7 +128,9 @@ class Jit(Generic[P, R]):
             try:
                 found = own[key] = (weakref.ref(owner, lambda _: own.pop(key, None)), Jit(self.function))
             except TypeError as error:
-                raise TypeError(f"jit: a method's object must allow weak references; {type(owner).__name__} does not") from error
+                raise TypeError(
+                    f"jit: a method's object must allow weak references; {type(owner).__name__} does not"
+                ) from error
         bound = functools.partial(found[1], owner)  # type: ignore[arg-type]
         bound.reset = found[1].reset  # type: ignore[attr-defined]
         return bound
@@ -157,12 +166,15 @@ class Jit(Generic[P, R]):
     # --- capture ---
 
     @locked
-    def _capture(self, args: Any, kwargs: Any, signature: tuple[Any, ...], tensors: list[Tensor], values: dict[str, int]) -> R:
+    def _capture(
+        self, args: Any, kwargs: Any, signature: tuple[Any, ...], tensors: list[Tensor], values: dict[str, int]
+    ) -> R:
         waiting = [t for t in _alive() if _is_assigned(t.uop)]
         if waiting:  # assignments made before are no part of what is captured
             waiting[0].realize(*waiting[1:])
         inputs = _input_buffers(tensors)
-        # The function sees other names of the same memory, so that an input is told apart from a parameter it may share.
+        # The function sees other names of the same memory, so that an input is told apart from a parameter it may
+        # share.
         aliases = [Buffer(b.device, b.size, b.dtype, base=b.base or b, offset_bytes=b.offset_bytes) for b in inputs]
         stand_ins = []
         for t, alias in zip(tensors, aliases, strict=True):
@@ -198,7 +210,12 @@ class Jit(Generic[P, R]):
                 outputs.append((t.uop, len(aliases) + fresh.index(buffer)))
             else:
                 outputs.append((t.uop, None))
-        kept = {id(b) for launch in capture.launches for b in launch.buffers if id(b.base or b) not in made and id(b) not in made}
+        kept = {
+            id(b)
+            for launch in capture.launches
+            for b in launch.buffers
+            if id(b.base or b) not in made and id(b) not in made
+        }
         del new_args, new_kwargs, stand_ins
         kept |= capture.held() - {id(b) for b in fresh}
         batch = Batch(capture, aliases, fresh, kept)
@@ -219,7 +236,9 @@ class Jit(Generic[P, R]):
         return out
 
     def _refuse_aliases(self, c: _Captured, inputs: list[Buffer]) -> None:
-        """JitError where the memory of an input is written under another name: the batch knows no order between the two."""
+        """JitError where the memory of an input is written under another name: the batch knows no order between the
+        two.
+        """
         if not c.state and not c.written_inputs:
             return
         written = {id(b.base or b) for b in c.state.values()}
@@ -227,7 +246,8 @@ class Jit(Generic[P, R]):
             root = id(inputs[i].base or inputs[i])
             if root in written or any(k != i and id(inputs[k].base or inputs[k]) == root for k in c.written_inputs):
                 raise JitError(
-                    f"{_name(self.function)} writes into the memory of tensor {i} of its arguments by another name (an attribute, a "
+                    f"{_name(self.function)} writes into the memory of tensor {i} of its arguments "
+                    "by another name (an attribute, a "
                     "closure, a second argument): use one name for it, or pass a clone()"
                 )
 
@@ -240,7 +260,8 @@ class Jit(Generic[P, R]):
         for u in toposort(capture.graphs, lambda n: n not in gone):
             if u in gone:
                 raise JitError(
-                    f"{_name(self.function)} reads a tensor of shape {u.shape}, {u.dtype.name}, and binds its name to another one: "
+                    f"{_name(self.function)} reads a tensor of shape {u.shape}, {u.dtype.name}, "
+                    "and binds its name to another one: "
                     "a replay would read the old one again; write into it with assign()"
                 )
 
@@ -283,7 +304,8 @@ def _left_behind(
 ) -> list[Tensor]:
     """What a capture leaves to be computed besides its results: tensors bound to names outside, pending assignments.
 
-    `own` are the nodes of its inputs and assignments: what depends on none of them or of what it computed is another thread's.
+    `own` are the nodes of its inputs and assignments: what depends on none of them or of what it computed is another
+    thread's.
     """
     listed = {id(t) for t in results}
 
@@ -292,7 +314,14 @@ def _left_behind(
         out = []
         for t in _alive():
             ref, uop = before.get(id(t), (None, None))
-            if ref is not None and ref() is t and uop is t.uop or id(t) in listed or is_realized(t.uop) or t.uop.storage is not None:
+            if (
+                ref is not None
+                and ref() is t
+                and uop is t.uop
+                or id(t) in listed
+                or is_realized(t.uop)
+                or t.uop.storage is not None
+            ):
                 continue
             if any(n in ours for n in t.uop.toposort()):
                 out.append(t)
@@ -311,7 +340,9 @@ def _is_assigned(u: UOp) -> bool:
 
 
 def _input_buffers(tensors: list[Tensor]) -> list[Buffer]:
-    """Realized, whole, in order: the buffer of each input tensor. A view gets a copy first; inputs that are none stay as they are."""
+    """Realized, whole, in order: the buffer of each input tensor. A view gets a copy first; inputs that are none stay
+    as they are.
+    """
     todo = [t for t in tensors if not _is_whole(t.uop)]
     if todo:
         for t, uop in zip(todo, realize_uops([_whole(t.uop) for t in todo], [t.device for t in todo]), strict=True):
@@ -338,7 +369,8 @@ def _difference(function: Any, expected: tuple[Any, ...], found: tuple[Any, ...]
             continue
         if e is None or f is None or e[0] != f[0]:
             return (
-                f"{name} was captured with {_describe(e) if e else 'nothing'} where it now has {_describe(f) if f else 'nothing'} "
+                f"{name} was captured with {_describe(e) if e else 'nothing'} "
+                f"where it now has {_describe(f) if f else 'nothing'} "
                 f"({e[0] if e else f[0]}): {advice}"
             )
         return f"{name} was captured with {e[0]} = {_describe(e)} and was called with {_describe(f)}: {advice}"

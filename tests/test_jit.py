@@ -1,4 +1,4 @@
-"""What users rely on from `jit`: the same values as without it, whatever is passed, written, or reached from outside."""
+"""What users rely on from `jit`: the same values as without it, whatever is passed, written, or reached."""
 
 from __future__ import annotations
 
@@ -213,7 +213,9 @@ def test_training_is_the_same_with_and_without(optimizer: Any) -> None:
         rng = np.random.default_rng(0)
         with Context(TRAINING=1):
             return [
-                step(Tensor(rng.standard_normal((4, 3), np.float32)), Tensor(rng.standard_normal((4, 2), np.float32))).item()
+                step(
+                    Tensor(rng.standard_normal((4, 3), np.float32)), Tensor(rng.standard_normal((4, 2), np.float32))
+                ).item()
                 for _ in range(6)
             ]
 
@@ -245,7 +247,9 @@ def test_a_call_that_does_not_fit_says_which_argument(call: Any, words: list[str
     assert scale(Tensor(arr(1, 2)), 2).tolist() == [2, 4]  # still works
 
 
-@pytest.mark.parametrize("read", [lambda t: t.item(), lambda t: t.numpy(), bool, lambda t: t.tolist(), float, lambda t: t.data()])
+@pytest.mark.parametrize(
+    "read", [lambda t: t.item(), lambda t: t.numpy(), bool, lambda t: t.tolist(), float, lambda t: t.data()]
+)
 def test_reading_a_value_while_capturing_is_an_error_with_the_line(read: Any) -> None:
     @jit
     def f(x: Tensor) -> Tensor:

@@ -22,14 +22,26 @@ from aril.runtime import cache
 from aril.uop import Estimates, UOp
 
 # Settings that change the code a kernel becomes; they are part of every key and are handed to the compile workers.
-CODE_SETTINGS = ("NOOPT", "NOLOCALS", "EMULATED_DTYPES", "BEAM", "IMAGE", "DETERMINISTIC", "SPEC", "DEFAULT_FLOAT", "DEFAULT_INT")
+CODE_SETTINGS = (
+    "NOOPT",
+    "NOLOCALS",
+    "EMULATED_DTYPES",
+    "BEAM",
+    "IMAGE",
+    "DETERMINISTIC",
+    "SPEC",
+    "DEFAULT_FLOAT",
+    "DEFAULT_INT",
+)
 SETTINGS = tuple([getattr(config, n) for n in CODE_SETTINGS if hasattr(config, n)])
 PARALLEL_FROM = 3  # below this many misses a worker's start costs more than it saves
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """A kernel ready to launch. `chunks` and the estimates are ints, or expressions in `variables` (in argument order)."""
+    """A kernel ready to launch. `chunks` and the estimates are ints, or expressions in `variables` (in argument
+    order).
+    """
 
     name: str
     program: Program
@@ -116,7 +128,9 @@ def _compile_source(source: str, target: Any) -> bytes:
 
 
 def compile_task(payload: bytes) -> bytes:
-    """What a compile worker does: a pickled (body, renderer, target, settings) from its parent; the entry for the cache."""
+    """What a compile worker does: a pickled (body, renderer, target, settings) from its parent; the entry for the
+    cache.
+    """
     body, renderer, target, settings = pickle.loads(payload)
     with config.Context(**dict(settings)):
         return pack_entry(*compile_body(body, renderer, target))

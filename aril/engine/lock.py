@@ -1,5 +1,5 @@
-"""What threads share: the one lock around what changes many tensors at once (realizing, assigning, capturing, renewing after a
-replay), and what each thread has for itself.
+"""What threads share: the one lock around what changes many tensors at once (realizing, assigning, capturing,
+renewing after a replay), and what each thread has for itself.
 
 Building graphs needs no lock; kernels of one realization run while it is held.
 """

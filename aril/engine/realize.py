@@ -1,6 +1,7 @@
 """Running schedules: lazy graphs in, buffers with values out.
 
-`realize_uops` is what Tensor calls. Kernels run in the schedule's order; on the CPU a launch returns when its work is done.
+`realize_uops` is what Tensor calls. Kernels run in the schedule's order; on the CPU a launch returns when its work is
+done.
 """
 
 from __future__ import annotations
@@ -110,8 +111,8 @@ def storage_of(u: UOp) -> Buffer:
 def realize_uops(uops: list[UOp], devices: list[str | None] | None = None) -> list[UOp]:
     """Compute every graph in `uops`; returns for each a view of memory with its value.
 
-    `devices[i]` is where a graph of constants only is put (default: the default device). Assignments inside the graphs happen once.
-    Errors: what building, compiling and running raise; nothing is marked realized then.
+    `devices[i]` is where a graph of constants only is put (default: the default device). Assignments inside the
+    graphs happen once. Errors: what building, compiling and running raise; nothing is marked realized then.
     """
     out = [realized_view(u) for u in uops]
     pending: dict[UOp, str] = {}
@@ -155,8 +156,9 @@ def _alias(buffer: UOp, fresh: dict[UOp, UOp]) -> None:
             local.capture.nodes.append((weakref.ref(node), memory))
 
 
-# A realized node keeps the view that stands for it, so that graphs which share it do not compute it again. Nodes are hash-consed: a graph built
-# after a buffer was written is the same node as one built before. So a write makes every node forget that was computed from the buffer.
+# A realized node keeps the view that stands for it, so that graphs which share it do not compute it again. Nodes are
+# hash-consed: a graph built after a buffer was written is the same node as one built before. So a write makes every
+# node forget that was computed from the buffer.
 _computed_from: weakref.WeakKeyDictionary[Buffer, list[weakref.ref[UOp]]] = weakref.WeakKeyDictionary()
 
 
@@ -171,8 +173,9 @@ def _remember(root: UOp, buffers: Iterable[Buffer | None]) -> None:
 
 
 def overwritten(buffers: Iterable[Buffer | None]) -> None:
-    """Forget the realized values that were computed from these buffers: their contents have changed. What was computed from those
-    values in turn is forgotten with them."""
+    """Forget the realized values that were computed from these buffers: their contents have changed. What was
+    computed from those values in turn is forgotten with them.
+    """
     stack = [b.base or b for b in buffers if b is not None]
     while stack:
         for ref in _computed_from.pop(stack.pop(), ()):
@@ -265,13 +268,19 @@ def run(exe: Executable, buffers: list[Buffer | None], values: dict[str, int]) -
             GlobalCounters.record(args[0].device, 0, args[0].nbytes, time.perf_counter() - start)
             launch = Launch(None, args, [], 1, item)
             if debug:
-                _report(f"copy {args[1].device} -> {args[0].device}", launch, 0, args[0].nbytes, time.perf_counter() - start)
+                _report(
+                    f"copy {args[1].device} -> {args[0].device}", launch, 0, args[0].nbytes, time.perf_counter() - start
+                )
         else:
             numbers, chunks = loaded.launch_values(values)
             launch = Launch(loaded, args, numbers, chunks, item)
             elapsed = loaded.program([b.opaque for b in args], numbers, chunks, debug)
             ops, size = loaded.estimates.ops, loaded.estimates.bytes
-            ops, size = (ops, size) if isinstance(ops, int) and isinstance(size, int) else (evaluate(ops, values), evaluate(size, values))
+            ops, size = (
+                (ops, size)
+                if isinstance(ops, int) and isinstance(size, int)
+                else (evaluate(ops, values), evaluate(size, values))
+            )
             GlobalCounters.record(loaded.device, ops, size, elapsed or 0.0)
             if debug:
                 _report(loaded.name, launch, ops, size, elapsed or 0.0)
@@ -289,7 +298,9 @@ class NotFinite(ArithmeticError):
 
 
 def check_numbers(launch: Launch, buffers: list[Buffer]) -> None:
-    """NotFinite names the kernel, the element and the user's line where a result that was just written is no finite number."""
+    """NotFinite names the kernel, the element and the user's line where a result that was just written is no finite
+    number.
+    """
     import numpy as np
 
     for b in buffers[: launch.item.outputs]:
@@ -300,11 +311,14 @@ def check_numbers(launch: Launch, buffers: list[Buffer]) -> None:
         if not bad.size:
             continue
         was_bad = [
-            f"argument {k}" for k, r in enumerate(buffers[launch.item.outputs :]) if r.dtype.kind == "f" and r.dtype.fmt and r.nbytes
+            f"argument {k}"
+            for k, r in enumerate(buffers[launch.item.outputs :])
+            if r.dtype.kind == "f" and r.dtype.fmt and r.nbytes
             and not np.isfinite(np.frombuffer(r.as_memoryview(), np.dtype(r.dtype.fmt))).all()
         ]  # fmt: skip
         raise NotFinite(
-            f"kernel {launch.loaded.name if launch.loaded else 'copy'} wrote {values[bad[0]]} as element {bad[0]} of {b.size} "
+            f"kernel {launch.loaded.name if launch.loaded else 'copy'} wrote {values[bad[0]]} "
+            f"as element {bad[0]} of {b.size} "
             f"({bad.size} are not finite)"
             + (f"; {', '.join(was_bad)} had such numbers before" if was_bad else "; all it read was finite")
             + f"; built at {launch.item.origin or 'a line that NAN_CHECK=1 in the environment shows'}"

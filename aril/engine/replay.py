@@ -1,6 +1,7 @@
 """Captured batches: the launches of one run turned into native records that are replayed with other buffers.
 
-In: a `Capture`, and which buffers are inputs and results. Out: a `Batch` whose `run` patches addresses and makes one native call a segment.
+In: a `Capture`, and which buffers are inputs and results. Out: a `Batch` whose `run` patches addresses and makes one
+native call a segment.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ ALIGN = 256
 
 
 def root_of(b: Buffer) -> Buffer:
+    """The buffer that holds the memory `b` is a view of."""
     return b.base or b
 
 
@@ -34,15 +36,17 @@ class Segment:
     memory: Any = None
     address: int = 0
     scratch: int = 0
-    patches: list[tuple[int, int, int]] = field(default_factory=list)  # (byte offset, replaced buffer, byte offset in it)
+    patches: list[tuple[int, int, int]] = field(
+        default_factory=list
+    )  # (byte offset, replaced buffer, byte offset in it)
     symbolic: list[tuple[int, int, Launch]] = field(default_factory=list)  # (record, args offset, launch)
 
 
 class Batch:
     """The replayable form of a capture.
 
-    `inputs` and `fresh` (results) are the buffers that differ from call to call; `run` takes those of the call in the same
-    order. `kept` names (by id) buffers that live on outside of the batch.
+    `inputs` and `fresh` (results) are the buffers that differ from call to call; `run` takes those of the call in the
+    same order. `kept` names (by id) buffers that live on outside of the batch.
     """
 
     def __init__(self, capture: Capture, inputs: Sequence[Buffer], fresh: Sequence[Buffer], kept: set[int]) -> None:
@@ -72,7 +76,9 @@ class Batch:
     # --- memory ---
 
     def _plan_memory(self, kept: set[int]) -> None:
-        """Intermediates of the batch share memory where their lifetimes do not overlap (first fit by size, largest first)."""
+        """Intermediates of the batch share memory where their lifetimes do not overlap (first fit by size, largest
+        first).
+        """
         first: dict[int, int] = {}
         last: dict[int, int] = {}
         buffers: dict[int, Buffer] = {}
@@ -126,7 +132,9 @@ class Batch:
         out: list[Segment | Launch] = []
         for launch in self.launches:
             device = Device[launch.buffers[0].device] if launch.buffers else None
-            native = launch.loaded is not None and hasattr(device, "run_batch") and hasattr(launch.loaded.program, "address")
+            native = (
+                launch.loaded is not None and hasattr(device, "run_batch") and hasattr(launch.loaded.program, "address")
+            )
             if not native:
                 out.append(launch)
             elif out and isinstance(out[-1], Segment):
@@ -207,7 +215,9 @@ class Batch:
             s.device.run_batch(s.address, len(s.launches), s.scratch)
         elapsed = time.perf_counter() - start
         for i, (name, count) in enumerate(self.per_device.items()):
-            GlobalCounters.record(name, self.ops if i == 0 else 0, self.bytes if i == 0 else 0, elapsed if i == 0 else 0.0, count)
+            GlobalCounters.record(
+                name, self.ops if i == 0 else 0, self.bytes if i == 0 else 0, elapsed if i == 0 else 0.0, count
+            )
 
     def _bind(self, s: Segment, values: dict[str, int]) -> None:
         known = {**self.values, **values}

@@ -22,11 +22,17 @@ from aril.schedule.prepare import drop_marks, empty_reductions, read_masks_from_
 from aril.uop import UOp
 from aril.uop.function import inline
 
-# Sums are merged before pads move: the pads of a gradient stand between the sums. Long reductions are split last, as their parts
-# must not be merged again.
+# Sums are merged before pads move: the pads of a gradient stand between the sums. Long reductions are split last, as
+# their parts must not be merged again.
 PASSES = (
-    inline, drop_marks, empty_reductions, read_masks_from_results, merge_sums, give_pads_to_operands, split_long_reductions,
-)  # fmt: skip
+    inline,
+    drop_marks,
+    empty_reductions,
+    read_masks_from_results,
+    merge_sums,
+    give_pads_to_operands,
+    split_long_reductions,
+)
 
 _CACHE: dict[UOp, Schedule] = {}
 CACHE_LIMIT = 4096

@@ -1,8 +1,8 @@
 """Passes that bring gradients of contractions into the form of contractions: one sum over the product of two operands.
 
-Reverse mode writes the gradient of a convolution's input as a sum over output channels inside sums over the window, with pads and shears
-between. Left so, the inner sum would be stored for every window position. These passes make it one sum and give each pad to
-the operand it concerns.
+Reverse mode writes the gradient of a convolution's input as a sum over output channels inside sums over the window,
+with pads and shears between. Left so, the inner sum would be stored for every window position. These passes make it
+one sum and give each pad to the operand it concerns.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ GROWTH = 2  # a merged sum may have this many times the terms of the inner one
 def merge_sums(sink: UOp) -> UOp:
     """A sum over moved sums is one sum, where that adds few terms.
 
-    Before: ``REDUCE(SHEAR(PAD(REDUCE(x, ADD, A))), ADD, B)``. After: ``REDUCE(SHEAR'(PAD'(x')), ADD, A' + B)`` with the axes A of x moved to the end.
+    Before: ``REDUCE(SHEAR(PAD(REDUCE(x, ADD, A))), ADD, B)``. After: ``REDUCE(SHEAR'(PAD'(x')), ADD, A' + B)`` with
+    the axes A of x moved to the end.
     """
     order = sink.toposort()
     readers: dict[UOp, int] = {}
@@ -55,7 +56,7 @@ def _merged(new: UOp, shared: set[UOp]) -> UOp:
         return new
     rest = [i for i in range(len(x.shape)) if i not in axes]
     tail = tuple([x.shape[a] for a in axes])
-    y = permute(x, tuple([*rest, *axes]))
+    y = permute(x, (*rest, *axes))
     y = reshape(y, (*inner.shape, *tail))
     for m in reversed(chain):
         y = _beside(m, y, tail)
@@ -86,8 +87,9 @@ def _beside(m: UOp, y: UOp, tail: tuple[int, ...]) -> UOp:
 def give_pads_to_operands(sink: UOp) -> UOp:
     """Inside a sum, a pad by zeros of a product is a pad of the one operand that varies along the padded axes.
 
-    Before: ``REDUCE(SHEAR(PAD(MUL(g, EXPAND(w)))), ADD, ..)``. After: ``REDUCE(SHEAR(MUL(PAD(g), EXPAND(w))), ADD, ..)``. Where the other operand is infinite, a padded
-    zero times it is NaN instead of nothing, as in every convolution that pads with zeros.
+    Before: ``REDUCE(SHEAR(PAD(MUL(g, EXPAND(w)))), ADD, ..)``. After: ``REDUCE(SHEAR(MUL(PAD(g), EXPAND(w))), ADD,
+    ..)``. Where the other operand is infinite, a padded zero times it is NaN instead of nothing, as in every
+    convolution that pads with zeros.
     """
     done: dict[UOp, UOp] = {}
     for u in sink.toposort():
@@ -182,16 +184,16 @@ def _reshaped_pairs(x: UOp, pairs: tuple[tuple[int, int], ...]) -> tuple[tuple[i
     target, source = x.shape, x.src[0].shape
     if not all(isinstance(d, int) for d in (*target, *source)):
         return None
-    starts = {}
+    starts: dict[int, int] = {}
     for j in range(len(source)):
         if source[j] != 1:
-            starts[math.prod(source[:j])] = j  # type: ignore[arg-type]
+            starts[math.prod([concrete(d) for d in source[:j]])] = j
     out: list[tuple[int, int]] = [(0, 0)] * len(source)
     for i, p in enumerate(pairs):
         if p == (0, 0):
             continue
-        j = starts.get(math.prod(target[:i])) if target[i] != 1 else None  # type: ignore[arg-type]
-        if j is None or source[j] != target[i]:
+        at = starts.get(math.prod([concrete(d) for d in target[:i]])) if target[i] != 1 else None
+        if at is None or source[at] != target[i]:
             return None
-        out[j] = p
+        out[at] = p
     return tuple(out)

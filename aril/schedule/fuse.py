@@ -1,18 +1,20 @@
 """Which values are stored: the cost rule of fusion, on the prepared tensor graph.
 
-In: the SINK over parameters. Out: the set of nodes whose values get storage of their own. What lies between stored values is
-one kernel.
+In: the SINK over parameters. Out: the set of nodes whose values get storage of their own. What lies between stored
+values is one kernel.
 
-The rule. A value `u` that is not stored is computed again by every kernel that reads it, once for every loop turn it depends on:
+The rule. A value `u` that is not stored is computed again by every kernel that reads it, once for every loop turn it
+depends on:
 
     fused  = sum over kernels k of  (turns(u, k) / numel(u)) * OP_BYTES * ops(u)  +  leaves(u)
     stored = OP_BYTES * ops(u) + leaves(u)  +  size(u) * (1 + number of kernels)
 
-in bytes, where `ops(u)` is the arithmetic of computing all of `u` once from stored values, `leaves(u)` the bytes of the
-stored values it reads, and OP_BYTES the bytes of memory traffic one arithmetic operation is worth. `u` is stored where that is cheaper.
-Inside a contraction (a reduction that reads its operands more than once each) turns count every loop, because register tiling
-leaves nothing outside. A reduction is fused into one reader only, and where the reader has more loops than the reduction has
-results (a softmax row) only if what it reads per result stays in cache and enough results remain for all cores.
+in bytes, where `ops(u)` is the arithmetic of computing all of `u` once from stored values, `leaves(u)` the bytes of
+the stored values it reads, and OP_BYTES the bytes of memory traffic one arithmetic operation is worth. `u` is stored
+where that is cheaper. Inside a contraction (a reduction that reads its operands more than once each) turns count
+every loop, because register tiling leaves nothing outside. A reduction is fused into one reader only, and where the
+reader has more loops than the reduction has results (a softmax row) only if what it reads per result stays in cache
+and enough results remain for all cores.
 """
 
 from __future__ import annotations
@@ -26,11 +28,13 @@ from aril.schedule.prepare import is_view
 from aril.uop import UOp, sint
 from aril.uop.shape import movement_arg
 
-# One arithmetic operation on one element against one byte moved: two cores do about 100e9 vector operations and move about
-# 20e9 bytes a second; transcendental functions are polynomials of about ten operations.
+# One arithmetic operation on one element against one byte moved: two cores do about 100e9 vector operations and move
+# about 20e9 bytes a second; transcendental functions are polynomials of about ten operations.
 OP_BYTES = 0.2
-OP_WEIGHT = {Ops.EXP2: 8.0, Ops.LOG2: 10.0, Ops.SIN: 15.0, Ops.POW: 25.0, Ops.FDIV: 4.0, Ops.RECIPROCAL: 4.0, Ops.SQRT: 4.0,
-             Ops.THREEFRY: 80.0, Ops.FLOORDIV: 8.0, Ops.FLOORMOD: 8.0, Ops.CDIV: 8.0, Ops.CMOD: 8.0, Ops.BITCAST: 0.0}  # fmt: skip
+OP_WEIGHT = {
+    Ops.EXP2: 8.0, Ops.LOG2: 10.0, Ops.SIN: 15.0, Ops.POW: 25.0, Ops.FDIV: 4.0, Ops.RECIPROCAL: 4.0, Ops.SQRT: 4.0,
+    Ops.THREEFRY: 80.0, Ops.FLOORDIV: 8.0, Ops.FLOORMOD: 8.0, Ops.CDIV: 8.0, Ops.CMOD: 8.0, Ops.BITCAST: 0.0,
+}  # fmt: skip
 ROW_BYTES = 1 << 18  # what one result's row may read to be gone over again in cache
 ROW_RESULTS = 16  # rows below this many leave cores idle
 LONG_ROW = 1 << 15  # elements from which idle cores matter
@@ -50,7 +54,7 @@ class Loop:
 
 @dataclass(eq=False, slots=True)
 class Use:
-    """How one kernel evaluates a value: the loops each axis depends on, and turns forced by an enclosing contraction."""
+    """How one kernel evaluates a value: the loops each axis depends on, and turns that a contraction forces."""
 
     signature: Signature
     turns: float  # 0: the product of the loops in the signature
@@ -66,13 +70,15 @@ class Fusion:
 
     stored: dict[UOp, None] = field(default_factory=dict)
     uses: dict[UOp, dict[UOp, list[Use]]] = field(default_factory=dict)
-    loops: dict[UOp, list[Loop]] = field(default_factory=dict)  # the loops of each stored value's kernel, outermost first
-    signature: dict[UOp, Signature] = field(default_factory=dict)  # the same, axis by axis
+    # the loops of each stored value's kernel, outermost first, and the same axis by axis
+    loops: dict[UOp, list[Loop]] = field(default_factory=dict)
+    signature: dict[UOp, Signature] = field(default_factory=dict)
     contraction: dict[UOp, UOp] = field(default_factory=dict)  # kernel -> the one contraction fused into it
     reduces: set[UOp] = field(default_factory=set)  # kernels that some reduction is fused into
 
 
 def concrete(d: sint) -> int:
+    """A dimension at its largest."""
     return d if isinstance(d, int) else int(d.vmax)
 
 
@@ -93,6 +99,7 @@ def forget_sizes() -> None:
 
 
 def nbytes(u: UOp) -> int:
+    """Bytes of a value when it is stored."""
     return numel(u) * strong(u.dtype).itemsize
 
 
@@ -126,6 +133,7 @@ def choose_stored(sink: UOp) -> Fusion:
 
 
 def is_leaf(u: UOp) -> bool:
+    """Whether a kernel reads `u` instead of computing it."""
     return u.op in _LEAVES
 
 
@@ -296,7 +304,9 @@ def _should_store(u: UOp, fusion: Fusion, stops: dict[UOp, None]) -> bool:
     uses = fusion.uses.get(u, {})
     if not uses or not u.shape and u.op is not Ops.REDUCE:
         return False
-    if u.op in OpGroup.MOVEMENT and (u.op is not Ops.PAD or is_view(u.src[0]) and len(uses) == 1 and not _in_contraction(uses)):
+    if u.op in OpGroup.MOVEMENT and (
+        u.op is not Ops.PAD or is_view(u.src[0]) and len(uses) == 1 and not _in_contraction(uses)
+    ):
         return False
     if u.op in (Ops.BITCAST, Ops.STACK):
         return False
@@ -310,7 +320,12 @@ def _should_store(u: UOp, fusion: Fusion, stops: dict[UOp, None]) -> bool:
         kernel, ways = next(iter(uses.items()))
         contraction = is_contraction(u)
         # A contraction's loops are tiled; another reduction beside it would be gone through once a tile.
-        if kernel in fusion.contraction or contraction and kernel in fusion.reduces or not _fits_reader(u, ways, fusion.loops[kernel], contraction, stops):
+        if (
+            kernel in fusion.contraction
+            or contraction
+            and kernel in fusion.reduces
+            or not _fits_reader(u, ways, fusion.loops[kernel], contraction, stops)
+        ):
             return True
         fusion.reduces.add(kernel)
         if contraction:

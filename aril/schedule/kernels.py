@@ -1,6 +1,8 @@
-"""From the decision what is stored to kernels in order: bodies over numbered parameters, merged where that saves traffic or launches.
+"""From the decision what is stored to kernels in order: bodies over numbered parameters, merged where that saves
+traffic or launches.
 
-In: the prepared SINK. Out: a `Schedule`, whose items name parameters by number: the graph's own first, then temporaries.
+In: the prepared SINK. Out: a `Schedule`, whose items name parameters by number: the graph's own first, then
+temporaries.
 """
 
 from __future__ import annotations
@@ -59,7 +61,9 @@ class Temp:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Steps in order; `results[i]` is root i as a view of a parameter; `predicted_bytes` is what the cost rule expects to be moved."""
+    """Steps in order; `results[i]` is root i as a view of a parameter; `predicted_bytes` is what the cost rule
+    expects to be moved.
+    """
 
     items: tuple[Item, ...]
     params: int
@@ -113,7 +117,9 @@ def _reads_elsewhere(value: UOp, target: UOp, fusion: Fusion) -> bool:
 
 
 def cut_long_bodies(sink: UOp, fusion: Fusion) -> UOp:
-    """Values are stored on the way where one kernel would have more operations than a compiler takes in reasonable time."""
+    """Values are stored on the way where one kernel would have more operations than a compiler takes in reasonable
+    time.
+    """
     order = sink.toposort()
     weight: dict[UOp, float] = {}  # of what is computed for the node in its kernel; too high where parts are shared
     cut: set[UOp] = set()
@@ -205,8 +211,17 @@ def _draft(
         if len(reductions) == 1 and not is_contraction(reductions[0]):
             key = (reductions[0].src[0].shape, reductions[0].arg[1])
         drafts[u] = Draft(
-            u, [u], [[(target, value)]], shape, device or "", bool(reductions), any(is_contraction(r) for r in reductions), key,
-            copy=u.op is Ops.COPY, weight=sum([OP_WEIGHT.get(n.op, 1.0) for n in region if n.op in OpGroup.ALU]), assigned={target.base} if u.op is Ops.STORE else set(),
+            u,
+            [u],
+            [[(target, value)]],
+            shape,
+            str(device or ""),
+            bool(reductions),
+            any(is_contraction(r) for r in reductions),
+            key,
+            copy=u.op is Ops.COPY,
+            weight=sum([OP_WEIGHT.get(n.op, 1.0) for n in region if n.op in OpGroup.ALU]),
+            assigned={target.base} if u.op is Ops.STORE else set(),
         )  # fmt: skip
     return rep, drafts, temps
 
@@ -216,7 +231,11 @@ def _link(drafts: dict[UOp, Draft], fusion: Fusion) -> None:
     readers: dict[UOp, list[Draft]] = {}
     writers: dict[UOp, Draft] = {}
     for u, d in drafts.items():
-        inside = _region(u, fusion) if u.op is not Ops.COPY else u.src[0].toposort(lambda n: n not in fusion.stored and n.op is not Ops.AFTER)
+        inside = (
+            _region(u, fusion)
+            if u.op is not Ops.COPY
+            else u.src[0].toposort(lambda n: n not in fusion.stored and n.op is not Ops.AFTER)
+        )
         own = set(_target_chain(u.src[0])) if u.op is Ops.STORE else set()
         for n in inside:
             if n is u:
@@ -311,7 +330,9 @@ def _body(d: Draft) -> tuple[UOp, tuple[int, ...], int, int]:
             used[n] = None
     local = {p: UOp(Ops.PARAM, (), p.arg._replace(slot=i, device=None), p.dtype) for i, p in enumerate(used)}
     body = sink.substitute(local)
-    size = sum(nbytes(t) for stores in d.stores for t, _ in stores) + _read_bytes(UOp.sink(*[v for stores in d.stores for _, v in stores]))
+    size = sum(nbytes(t) for stores in d.stores for t, _ in stores) + _read_bytes(
+        UOp.sink(*[v for stores in d.stores for _, v in stores])
+    )
     return body.replace(arg=KernelInfo(name=_name(d))), tuple([p.arg.slot for p in used]), len(written), size
 
 

@@ -1,7 +1,8 @@
 """Lowering by demand: one kernel's tensor-form body in, kernel form (loops, indices, loads, stores) out.
 
-`value(u, index, gate)` is the element of `u` at `index`, memoised on all three. Movement nodes change the index, elementwise nodes
-pass it on, reductions add loops, storage becomes a load. See `docs/decisions/0002-lowering-by-demand.md`.
+`value(u, index, gate)` is the element of `u` at `index`, memoised on all three. Movement nodes change the index,
+elementwise nodes pass it on, reductions add loops, storage becomes a load. See
+`docs/decisions/0002-lowering-by-demand.md`.
 """
 
 from __future__ import annotations
@@ -32,10 +33,12 @@ def as_index(position: UOp) -> UOp:
 
 
 def index_add(a: UOp, b: sint) -> UOp:
+    """a + b, simplified."""
     return a if isinstance(b, int) and b == 0 else simplify(UOp(Ops.ADD, (a, index_const(b))))
 
 
 def index_mul(a: UOp, b: sint) -> UOp:
+    """a * b, simplified."""
     return a if isinstance(b, int) and b == 1 else simplify(UOp(Ops.MUL, (a, index_const(b))))
 
 
@@ -63,7 +66,8 @@ def reshape_index(index: Index, out_shape: tuple[sint, ...], in_shape: tuple[sin
     out: list[UOp] = []
     i = j = 0
     while i < len(out_shape) or j < len(in_shape):
-        block_out, block_in = [], []
+        block_out: list[int] = []
+        block_in: list[int] = []
         size_out: sint = 1
         size_in: sint = 1
         while True:
@@ -129,7 +133,9 @@ def move_index(u: UOp, index: Index) -> tuple[Index, UOp | None]:
     if u.op is Ops.RESHAPE:
         return reshape_index(index, arg, shape), None
     if u.op is Ops.EXPAND:
-        return tuple([ZERO if _same(s, 1) and not _same(d, 1) else i for i, s, d in zip(index, shape, arg, strict=True)]), None
+        return tuple(
+            [ZERO if _same(s, 1) and not _same(d, 1) else i for i, s, d in zip(index, shape, arg, strict=True)]
+        ), None
     if u.op is Ops.PERMUTE:
         out = [ZERO] * len(arg)
         for k, axis in enumerate(arg):
@@ -254,7 +260,13 @@ class Lowering:
             if plan is None:
                 return src[0]
             fill = UOp.const(src[0].dtype, u.arg[1])
-            if src[0].op is Ops.LOAD and len(src[0].src) == 2 and src[0].src[1] is not fill and gate is None and _one_pad(u):
+            if (
+                src[0].op is Ops.LOAD
+                and len(src[0].src) == 2
+                and src[0].src[1] is not fill
+                and gate is None
+                and _one_pad(u)
+            ):
                 return UOp(Ops.LOAD, (src[0].src[0], fill))
             if src[0].op is Ops.LOAD and len(src[0].src) == 2 and src[0].src[1] is fill:
                 return src[0]
@@ -293,7 +305,9 @@ class Lowering:
             if u.op in OpGroup.MOVEMENT and u.op is not Ops.PAD:
                 index, _ = move_index(u, index)
             elif u.op not in _THROUGH:
-                raise NotImplementedError(f"cannot store through {u.op}: a target is storage seen through movement operations")
+                raise NotImplementedError(
+                    f"cannot store through {u.op}: a target is storage seen through movement operations"
+                )
             u = u.src[0]
         return self.address(u, index, None)
 
@@ -309,7 +323,8 @@ def _one_pad(u: UOp) -> bool:
 def lower(kernel: UOp) -> UOp:
     """A kernel's tensor-form body (a SINK of STOREs and GROUPs of STOREs, storage as PARAMs) in kernel form.
 
-    Before: ``SINK(STORE(out, REDUCE(MUL(a, b))))``. After: ``SINK(END(STORE(INDEX(out, i), REDUCE(MUL(LOAD.., LOAD..), k)), i))``.
+    Before: ``SINK(STORE(out, REDUCE(MUL(a, b))))``. After: ``SINK(END(STORE(INDEX(out, i), REDUCE(MUL(LOAD..,
+    LOAD..), k)), i))``.
     """
     state = Lowering()
     effects = []

@@ -1,6 +1,7 @@
 """Kernels in the making become fewer: those over one iteration space merge, small independent ones share a launch.
 
-In: drafts with their dependencies, one a stored value. Out: drafts of several values, in an order that respects the dependencies.
+In: drafts with their dependencies, one a stored value. Out: drafts of several values, in an order that respects the
+dependencies.
 """
 
 from __future__ import annotations
@@ -50,7 +51,9 @@ def _reach(drafts: list[Draft]) -> dict[Draft, int]:
 
 
 def _topological(drafts: list[Draft]) -> list[Draft]:
-    """Drafts in an order that respects dependencies, otherwise as given. Errors: RuntimeError on a cycle (our own mistake)."""
+    """Drafts in an order that respects dependencies, otherwise as given. Errors: RuntimeError on a cycle (our own
+    mistake).
+    """
     position = {d: i for i, d in enumerate(drafts)}
     out: list[Draft] = []
     state: dict[Draft, int] = {}
@@ -76,7 +79,9 @@ def _topological(drafts: list[Draft]) -> list[Draft]:
 
 
 def merge(drafts: list[Draft], owner: dict[UOp, Draft], fusion: Fusion, rep: dict[UOp, UOp]) -> list[Draft]:
-    """Kernels over one iteration space that read each other's results, or the same inputs, become one with several outputs."""
+    """Kernels over one iteration space that read each other's results, or the same inputs, become one with several
+    outputs.
+    """
     where = dict(owner)
     alive = dict.fromkeys(drafts)
     masks = _reach(drafts)
@@ -124,7 +129,13 @@ def merge(drafts: list[Draft], owner: dict[UOp, Draft], fusion: Fusion, rep: dic
                 producer = _producer(n, where)
                 if producer is None or producer is b or producer not in alive or producer.copy:
                     continue
-                if not _same_space(producer, b) or producer.has_contraction and b.has_reduce or producer.has_reduce and b.has_contraction:
+                if (
+                    not _same_space(producer, b)
+                    or producer.has_contraction
+                    and b.has_reduce
+                    or producer.has_reduce
+                    and b.has_contraction
+                ):
                     continue
                 if producer.has_reduce and b.has_reduce and producer.reduce_key != b.reduce_key:
                     continue
@@ -147,14 +158,23 @@ def merge(drafts: list[Draft], owner: dict[UOp, Draft], fusion: Fusion, rep: dic
         for group in groups.values():
             for i, a in enumerate(group):
                 for b in group[i + 1 :]:
-                    if a in alive and b in alive and not masks[a] & bits[b] and not masks[b] & bits[a] and _shares(a, b) and _one_loop(a, b, where, fusion):
+                    if (
+                        a in alive
+                        and b in alive
+                        and not masks[a] & bits[b]
+                        and not masks[b] & bits[a]
+                        and _shares(a, b)
+                        and _one_loop(a, b, where, fusion)
+                    ):
                         join(a, b, False)
                         changed = True
     return list(alive)
 
 
 def _one_loop(a: Draft, b: Draft, where: dict[UOp, Draft], fusion: Fusion) -> bool:
-    """Whether turn i of `b` may run straight after turn i of `a`: what one writes the other touches at the same place only."""
+    """Whether turn i of `b` may run straight after turn i of `a`: what one writes the other touches at the same place
+    only.
+    """
     if a.weight + b.weight > KERNEL_WEIGHT:
         return False
     made = [n for n in b.reads if n.op is not Ops.AFTER and where.get(n) is a]
@@ -172,7 +192,9 @@ def _one_loop(a: Draft, b: Draft, where: dict[UOp, Draft], fusion: Fusion) -> bo
 
 
 def _touches_elsewhere(value: UOp, target: UOp) -> bool:
-    """Whether computing an element of `value` reads elements of the target's storage other than the same one of `target`."""
+    """Whether computing an element of `value` reads elements of the target's storage other than the same one of
+    `target`.
+    """
     base = target.base
     stack = [(value, True)]
     seen = set()
@@ -216,11 +238,16 @@ def _read_in_place(n: UOp, b: Draft, fusion: Fusion) -> bool:
 
 def _shares(a: Draft, b: Draft) -> bool:
     """Whether two kernels read something worth reading once."""
-    return any(not (n.op is Ops.PARAM and n.is_variable) and nbytes(n) * 4 >= math.prod(concrete(d) for d in a.shape) for n in a.reads & b.reads)
+    return any(
+        not (n.op is Ops.PARAM and n.is_variable) and nbytes(n) * 4 >= math.prod(concrete(d) for d in a.shape)
+        for n in a.reads & b.reads
+    )
 
 
 def bundle(drafts: list[Draft]) -> list[Draft]:
-    """Independent elementwise kernels share one launch, as loop nests of one kernel; each waits for the latest of them."""
+    """Independent elementwise kernels share one launch, as loop nests of one kernel; each waits for the latest of
+    them.
+    """
     order = _topological(drafts)
     users: dict[Draft, set[Draft]] = {d: set() for d in order}
     for d in order:
@@ -234,7 +261,11 @@ def bundle(drafts: list[Draft]) -> list[Draft]:
             continue
         latest = min([position[u] for u in users[d]], default=len(order))
         for host in open_bundles:
-            if host.device == d.device and position[host] < latest and len(host.stores) + len(d.stores) <= NESTS_PER_KERNEL:
+            if (
+                host.device == d.device
+                and position[host] < latest
+                and len(host.stores) + len(d.stores) <= NESTS_PER_KERNEL
+            ):
                 host.stores = d.stores + host.stores
                 host.members = d.members + host.members
                 host.deps = host.deps | d.deps

@@ -1,4 +1,5 @@
-"""From the user's graph to the key of its schedule: storage becomes numbered parameters, bound variables lose their values.
+"""From the user's graph to the key of its schedule: storage becomes numbered parameters, bound variables lose their
+values.
 
 Graphs of one structure over different buffers normalise to the same node, which is what the schedule cache looks up.
 """
@@ -64,7 +65,9 @@ def normalize(roots: list[UOp], devices: tuple[str, ...] | None = None) -> Norma
             variable, value = u.unbind()
             name = variable.arg.name
             if values.setdefault(name, value) != value:
-                raise ValueError(f"variable {name!r} is bound to {values[name]} and to {value} in one computation; bind it once")
+                raise ValueError(
+                    f"variable {name!r} is bound to {values[name]} and to {value} in one computation; bind it once"
+                )
             done[u] = variable
         elif not u.src:
             done[u] = u

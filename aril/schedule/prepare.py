@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
-from aril.dtype import dtypes
+from aril.dtype import DType, dtypes
 from aril.ops import OpGroup, Ops
 from aril.uop import UOp
 from aril.uop.shape import expand, pad, reduce, reshape
@@ -42,11 +44,11 @@ def drop_marks(sink: UOp) -> UOp:
     done: dict[UOp, UOp] = {}
     for u in sink.toposort():
         new = u.with_src(tuple([done[s] for s in u.src])) if u.src else u
-        if new.op in _MARKS:
-            new = new.src[0]
-        elif new.op is Ops.CONTIGUOUS and is_flat_view(new.src[0]):
-            new = new.src[0]
-        elif new.op is Ops.COPY and new.src[0].device == new.arg:
+        if (
+            new.op in _MARKS
+            or (new.op is Ops.CONTIGUOUS and is_flat_view(new.src[0]))
+            or (new.op is Ops.COPY and new.src[0].device == new.arg)
+        ):
             new = new.src[0]
         done[u] = new
     return done[sink]
@@ -55,8 +57,9 @@ def drop_marks(sink: UOp) -> UOp:
 def read_masks_from_results(sink: UOp) -> UOp:
     """`0 < x` is read from `relu(x)` where the graph has it, so that a backward pass needs the result only, not x too.
 
-    relu(x) is WHERE(0 < x, x, 0), or MAX(x, 0); both are positive exactly where x is (NaN compares false in the first; in the second
-    NaN stays NaN and compares false as well). Before: ``CMPLT(0, x)``. After: ``CMPLT(0, WHERE(CMPLT(0, x), x, 0))``.
+    relu(x) is WHERE(0 < x, x, 0), or MAX(x, 0); both are positive exactly where x is (NaN compares false in the
+    first; in the second NaN stays NaN and compares false as well). Before: ``CMPLT(0, x)``. After: ``CMPLT(0,
+    WHERE(CMPLT(0, x), x, 0))``.
     """
     order = sink.toposort()
     results: dict[UOp, tuple[UOp, UOp | None]] = {}
@@ -72,7 +75,7 @@ def read_masks_from_results(sink: UOp) -> UOp:
         src = []
         for s in u.src:
             if s in results and u is not results[s][0]:
-                result = done[results[s][0]] if results[s][0] in done else None
+                result = done.get(results[s][0])
                 src.append(done[s] if result is None else UOp(Ops.CMPLT, (s.src[0], result)))
             else:
                 src.append(done[s])
@@ -86,7 +89,7 @@ def _is_zero(u: UOp) -> bool:
     return u.op is Ops.CONST and u.arg == 0
 
 
-IDENTITY = {
+IDENTITY: dict[Ops, Callable[[DType], Any]] = {
     Ops.ADD: lambda d: 0,
     Ops.MUL: lambda d: 1,
     Ops.MAX: lambda d: d.min,
@@ -97,7 +100,9 @@ IDENTITY = {
 
 
 def empty_reductions(sink: UOp) -> UOp:
-    """A reduction over no elements is its identity. Before: ``REDUCE(x (3, 0), ADD, (1,))``. After: ``EXPAND(0, (3, 1))``."""
+    """A reduction over no elements is its identity. Before: ``REDUCE(x (3, 0), ADD, (1,))``. After: ``EXPAND(0, (3,
+    1))``.
+    """
     found = {}
     for u in sink.toposort():
         if u.op is Ops.REDUCE and 0 in u.src[0].shape and 0 not in u.shape and u.arg[0] in IDENTITY:
@@ -109,7 +114,8 @@ def empty_reductions(sink: UOp) -> UOp:
 def split_long_reductions(sink: UOp) -> UOp:
     """Few results over many elements are reduced in two steps, the first in `PARTS` independent parts.
 
-    Before: ``REDUCE(x (4096, 4096), ADD, (0, 1))``. After: ``REDUCE(CONTIGUOUS(REDUCE(x (64, 64, 4096), ADD, (1, 2))), ADD, (0,))``.
+    Before: ``REDUCE(x (4096, 4096), ADD, (0, 1))``. After: ``REDUCE(CONTIGUOUS(REDUCE(x (64, 64, 4096), ADD, (1,
+    2))), ADD, (0,))``.
     """
     done: dict[UOp, UOp] = {}
     for u in sink.toposort():
@@ -125,12 +131,12 @@ def _split_reduction(u: UOp) -> UOp:
     shape = x.shape
     if not all(isinstance(d, int) for d in shape):
         return u
-    results = math.prod(d for i, d in enumerate(shape) if i not in axes)
-    length = math.prod(shape[a] for a in axes)  # type: ignore[misc]
+    results = math.prod([d for i, d in enumerate(shape) if i not in axes and isinstance(d, int)])
+    length = math.prod([int(shape[a]) for a in axes])
     if results >= FEW_RESULTS or length < LONG_REDUCTION or results == 0:
         return u
     axis = max(axes, key=lambda a: (shape[a] >= PARTS, -a))
-    n = int(shape[axis])  # type: ignore[arg-type]
+    n = int(shape[axis])
     if n < 2:
         return u
     parts = min(PARTS, n)
@@ -138,7 +144,7 @@ def _split_reduction(u: UOp) -> UOp:
     parts = -(-n // inner)
     if parts * inner != n:
         amount = tuple((0, parts * inner - n) if i == axis else (0, 0) for i in range(len(shape)))
-        x = pad(x, amount, IDENTITY[op](x.dtype))  # type: ignore[arg-type]
+        x = pad(x, amount, IDENTITY[op](x.dtype))
     split = reshape(x, (*shape[:axis], parts, inner, *shape[axis + 1 :]))
     inner_axes = tuple(a + (a >= axis) if a != axis else axis + 1 for a in axes)
     partial = UOp(Ops.CONTIGUOUS, (reduce(split, op, inner_axes),))

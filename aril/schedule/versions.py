@@ -1,9 +1,9 @@
 """The order of effects: a read that could not run while the state it reads exists is computed to memory earlier.
 
-In: the prepared SINK and what fusion stores. Out: the SINK with CONTIGUOUS where a value must be kept. Assignments make a storage a chain of
-states (PARAM, AFTER, AFTER, ..); the stores get places 1, 2, .. in one order, and a state lives from the store that makes it
-to the one that ends it. A kernel can run where all states it reads live at once. What reads a state that has ended by the time the
-rest of its kernel can start is stored while it still lives.
+In: the prepared SINK and what fusion stores. Out: the SINK with CONTIGUOUS where a value must be kept. Assignments
+make a storage a chain of states (PARAM, AFTER, AFTER, ..); the stores get places 1, 2, .. in one order, and a state
+lives from the store that makes it to the one that ends it. A kernel can run where all states it reads live at once.
+What reads a state that has ended by the time the rest of its kernel can start is stored while it still lives.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ def state_of(view: UOp) -> UOp:
 
 
 def order_stores(order: dict[UOp, None]) -> dict[UOp, int]:
-    """Places 1, 2, .. of the stores: each after those it needs and, where there is a choice, after those that read what it ends."""
+    """Places 1, 2, .. of the stores: each after those it needs and, where there is a choice, after those that read
+    what it ends.
+    """
     stores = [u for u in order if u.op is Ops.STORE]
     if len(stores) == 1:
         return {stores[0]: 1}

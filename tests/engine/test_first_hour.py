@@ -31,12 +31,17 @@ def run(code: str, **env: str) -> str:
     """What a new process with these settings writes to stderr."""
     import os
 
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, **env}, check=False)
+    out = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, **env}, check=False
+    )
     return out.stderr
 
 
 def test_nan_check_names_the_line() -> None:
-    code = "from aril import Tensor\nx = Tensor([1.0, -1.0])\na = (x + 1).contiguous()\nb = x.log()\nc = b * a\nc.realize()\n"
+    code = (
+        "from aril import Tensor\nx = Tensor([1.0, -1.0])\na = (x + 1).contiguous()\n"
+        "b = x.log()\nc = b * a\nc.realize()\n"
+    )
     assert "<string>:4" in run(code, NAN_CHECK="1") or "<string>:5" in run(code, NAN_CHECK="1")
 
 

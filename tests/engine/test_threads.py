@@ -1,4 +1,6 @@
-"""Several Python threads build, compile and realize at once; a process forked afterwards computes too; errors leave caches sane."""
+"""Several Python threads build, compile and realize at once; a process forked afterwards computes too; errors leave
+caches sane.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,9 @@ def test_a_forked_process_computes() -> None:
 
 
 @pytest.mark.parametrize("error", [RuntimeError("broken"), KeyboardInterrupt()])
-def test_an_error_while_compiling_leaves_everything_usable(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+def test_an_error_while_compiling_leaves_everything_usable(
+    monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
     x = Tensor(np.arange(7, dtype=np.float32)).realize()
     y = (x * 1.25 + (0.5 if isinstance(error, RuntimeError) else 0.75)).sum()
 

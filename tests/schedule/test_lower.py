@@ -37,7 +37,11 @@ def moved(draw: st.DrawFn, x: UOp, steps: int) -> UOp:
         elif kind == "permute" and n:
             x = permute(x, tuple(draw(st.permutations(range(n)))))
         elif kind == "pad" and math.prod(shape) < 400:
-            x = pad(x, tuple((draw(st.integers(0, 2)), draw(st.integers(0, 2))) for _ in shape), draw(st.sampled_from([0, 0, 7])))
+            x = pad(
+                x,
+                tuple((draw(st.integers(0, 2)), draw(st.integers(0, 2))) for _ in shape),
+                draw(st.sampled_from([0, 0, 7])),
+            )
         elif kind == "shrink" and n:
             starts = [draw(st.integers(0, d - 1)) for d in shape]
             x = shrink(x, tuple((s, draw(st.integers(1, d - s))) for s, d in zip(starts, shape, strict=True)))
@@ -51,7 +55,9 @@ def moved(draw: st.DrawFn, x: UOp, steps: int) -> UOp:
             wide = expand(reshape(x, (*shape, 1)), (*shape, k))
             x = shear(wide, axis, n, 1, 0, shape[axis] - k + 1)
         elif kind == "sum" and n:
-            x = reduce(x, draw(st.sampled_from([Ops.ADD, Ops.MAX])), tuple(draw(st.sets(st.integers(0, n - 1), min_size=1))))
+            x = reduce(
+                x, draw(st.sampled_from([Ops.ADD, Ops.MAX])), tuple(draw(st.sets(st.integers(0, n - 1), min_size=1)))
+            )
     return x
 
 
