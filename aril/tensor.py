@@ -20,8 +20,10 @@ from aril.mixin import OpMixin
 from aril.mixin.base import broadcast_shape
 from aril.ops import OpGroup, Ops
 from aril.tensor_data import uop_of_data
+from aril.tensor_hash import HashMixin
 from aril.tensor_indexing import TensorIndexing
 from aril.tensor_interop import InteropMixin
+from aril.tensor_linalg import LinalgMixin
 from aril.tensor_random import RandomMixin
 from aril.uop import UOp
 from aril.uop.node import Variable, toposort, track_origin, view_flat
@@ -52,7 +54,7 @@ class _LiveRef(weakref.ref):  # type: ignore[type-arg]
     key: int
 
 
-class Tensor(TensorIndexing, InteropMixin, RandomMixin, OpMixin):
+class Tensor(TensorIndexing, InteropMixin, RandomMixin, LinalgMixin, HashMixin, OpMixin):
     """A lazy array: `Tensor([1, 2, 3])`, `Tensor(numpy_array)`, `Tensor(2.5)`, `Tensor.zeros(3, 4)`.
 
     data: nested lists, a number, bytes, a NumPy array (copied), another framework's array (through the buffer
