@@ -10,7 +10,6 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -154,36 +153,6 @@ def _alias(buffer: UOp, fresh: dict[UOp, UOp]) -> None:
         node.storage = memory
         if local.capture is not None and any(memory is b for b in local.capture.made):
             local.capture.nodes.append((weakref.ref(node), memory))
-
-
-# A realized node keeps the view that stands for it, so that graphs which share it do not compute it again. Nodes are
-# hash-consed: a graph built after a buffer was written is the same node as one built before. So a write makes every
-# node forget that was computed from the buffer.
-_computed_from: weakref.WeakKeyDictionary[Buffer, list[weakref.ref[UOp]]] = weakref.WeakKeyDictionary()
-
-
-def _remember(root: UOp, buffers: Iterable[Buffer | None]) -> None:
-    ref = weakref.ref(root)
-    for b in buffers:
-        if b is not None:
-            refs = _computed_from.setdefault(b.base or b, [])
-            refs.append(ref)
-            if len(refs) >= 64 and len(refs) & (len(refs) - 1) == 0:
-                refs[:] = [r for r in refs if r() is not None]
-
-
-def overwritten(buffers: Iterable[Buffer | None]) -> None:
-    """Forget the realized values that were computed from these buffers: their contents have changed. What was
-    computed from those values in turn is forgotten with them.
-    """
-    stack = [b.base or b for b in buffers if b is not None]
-    while stack:
-        for ref in _computed_from.pop(stack.pop(), ()):
-            node = ref()
-            if node is not None and node.storage is not None:
-                b = storage_of(node.storage.base)
-                stack.append(b.base or b)
-                node.storage = None
 
 
 def _resolve(view: UOp) -> UOp:

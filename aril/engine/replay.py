@@ -16,7 +16,7 @@ from typing import Any
 from aril.config import DEBUG, NAN_CHECK
 from aril.device import Buffer, Device, GlobalCounters
 from aril.engine.compile import evaluate
-from aril.engine.realize import Capture, Launch, _report, check_numbers, overwritten
+from aril.engine.realize import Capture, Launch, _report, check_numbers
 from aril.runtime.pool_ir import RECORD_BYTES
 
 ALIGN = 256
@@ -59,10 +59,6 @@ class Batch:
         self.plan: dict[int, Buffer] = {}
         self._plan_memory(kept)
         self.segments = self._segments()
-        planned = {id(b) for b in self.plan.values()} | {id(b) for b in fresh}
-        outputs = {id(b): b for l in self.launches for b in l.buffers[: l.item.outputs] if id(b) not in planned}
-        self.written = [b for k, b in outputs.items() if k not in self.index]  # memory of others that the batch changes
-        self.written_inputs = sorted({self.index[k] for k in outputs if k in self.index})
         self.ops = self.bytes = 0
         for launch in self.launches:
             if launch.loaded is not None and isinstance(launch.loaded.estimates.ops, int):
@@ -197,7 +193,6 @@ class Batch:
 
     def run(self, buffers: Sequence[Buffer], values: dict[str, int]) -> None:
         """Replay with `buffers` in the places of the replaced ones and these values of variables."""
-        overwritten([*self.written, *[buffers[i] for i in self.written_inputs]])
         if DEBUG.value >= 2 or NAN_CHECK.value:
             self._run_one_by_one(buffers, values)
             return
