@@ -48,7 +48,7 @@ def memory_and_view(u: UOp) -> tuple[NDArray[Any], NDArray[Any]] | None:
     while True:
         if u.op is not Ops.BUFFER and u.storage is not None and u.op is not Ops.CONST:
             u = u.storage  # realized before: the memory that stands for it
-        elif u.op in _VIEWS and len(u.src) == 1 and u.dtype.itemsize == u.src[0].dtype.itemsize:
+        elif u.op in VIEWS and len(u.src) == 1 and u.dtype.itemsize == u.src[0].dtype.itemsize:
             chain.append(u)
             u = u.src[0]
         else:
@@ -65,7 +65,7 @@ def memory_and_view(u: UOp) -> tuple[NDArray[Any], NDArray[Any]] | None:
     return out, view
 
 
-_VIEWS = OpGroup.MOVEMENT - {Ops.PAD, Ops.SHEAR} | {Ops.DETACH, Ops.BITCAST}
+VIEWS = OpGroup.MOVEMENT - {Ops.PAD, Ops.SHEAR} | {Ops.DETACH, Ops.BITCAST}
 
 
 def _on_disk(buffer: Buffer) -> bool:

@@ -17,6 +17,7 @@ from aril.tensor_creation import CreationMixin
 from aril.uop.node import view_flat
 
 _SHOWN = 200  # elements: a tensor that has its value and is no larger shows it
+_SMALL = 4096  # elements
 _PROTOCOLS_WITH_BUFFERS = 5  # pickle's first protocol that takes memory as it is (PEP 574)
 
 
@@ -49,7 +50,12 @@ class InteropMixin(CreationMixin):
             return x.pad_to(*x.max_shape)._host()[tuple([slice(n) for n in sizes])]
         out = host_view(x.uop)
         if out is None:
-            x.realize()
+            # Reading elements one by one: computing all of a small value once beats a kernel for each of them.
+            whole = _below_views(x.uop)
+            if whole is not x.uop and not whole.dtype.weak and whole.max_numel() <= _SMALL:
+                x._like(whole).realize()
+            else:
+                x.realize()
             out = host_view(x.uop)
         if out is None:
             np = _numpy()
@@ -232,6 +238,15 @@ class InteropMixin(CreationMixin):
         if self.dtype.fmt is None:  # through the exact reader of small floats, without computing anything
             view = _floats_of_bits(view, self.dtype)
         return str(_numpy().array2string(view, separator=", ", threshold=_SHOWN + 1))
+
+
+def _below_views(u: Any) -> Any:
+    """The computation that a graph shows through views."""
+    from aril.interop import VIEWS
+
+    while u.op in VIEWS and len(u.src) == 1 and u.dtype.itemsize == u.src[0].dtype.itemsize:
+        u = u.src[0]
+    return u
 
 
 def strided_view(flat: Any, shape: tuple[int, ...], strides: tuple[int, ...], start: int = 0) -> Any:

@@ -53,6 +53,15 @@ def test_values_of_views_are_read_without_computing():
     assert GlobalCounters.kernels == before
 
 
+def test_elements_of_a_small_lazy_value_are_computed_together():
+    from aril import GlobalCounters
+
+    y = Tensor(np.arange(6.0).reshape(2, 3)) * 2 + 1
+    before = GlobalCounters.kernels
+    assert [y[i, j].item() for i in range(2) for j in range(3)] == [1.0, 3.0, 5.0, 7.0, 9.0, 11.0]
+    assert GlobalCounters.kernels == before + 1
+
+
 def test_asarray_shares_memory_and_numpy_copies():
     x = Tensor([1.0, 2.0, 3.0])
     shared, own = np.asarray(x), x.numpy()

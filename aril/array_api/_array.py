@@ -115,8 +115,11 @@ class Array:
     def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
         return self.tensor.__array__(dtype, copy)
 
-    def __dlpack__(self, **more: Any) -> Any:
-        return self.tensor.__dlpack__(**more)
+    def __dlpack__(
+        self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None
+    ) -> Any:
+        """A DLPack capsule over this array's memory (see `Tensor.__dlpack__`)."""
+        return self.tensor.__dlpack__(stream=stream, max_version=max_version, dl_device=dl_device, copy=copy)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return self.tensor.__dlpack_device__()

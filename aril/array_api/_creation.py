@@ -208,7 +208,8 @@ def linspace(
     kind = dtypes.default_float() if dtype is None else to_dtype(dtype)
     if num == 0:
         return zeros((0,), dtype=kind, device=device)
-    out = Tensor.linspace(start, stop, num if endpoint else num + 1, dtype=kind, device=device)
+    # In float64, where the distance of two numbers of a narrower type cannot overflow.
+    out = Tensor.linspace(start, stop, num if endpoint else num + 1, dtype=dtypes.float64, device=device).cast(kind)
     return Array(out if endpoint else out[:num])
 
 
