@@ -242,6 +242,20 @@ ALLOC_CACHE_LIMIT = _size(
     "ALLOC_CACHE_LIMIT", 1 << 30, "Bytes of freed device memory kept for reuse, a device; 0 gives memory back at once."
 )
 
+# Several devices
+ALLREDUCE = _choice(
+    "ALLREDUCE",
+    "auto",
+    ("auto", "naive", "all2all", "ring"),
+    "How partial results of several devices are combined; auto chooses by size.",
+)
+ALLREDUCE_CAST = _choice(
+    "ALLREDUCE_CAST",
+    "",
+    ("", "bfloat16", "float16"),
+    "The type in which wider floats travel when they are combined; empty sends them as they are.",
+)
+
 # What is shown
 DEBUG = _integer(
     "DEBUG",
@@ -265,7 +279,11 @@ CHECK_OOB = _integer(
 )
 NAN_CHECK = _flag("NAN_CHECK", 0, "Stop with an error at the first kernel that writes a NaN or an infinity.")
 VALIDATE_WITH_CPU = _integer(
-    "VALIDATE_WITH_CPU", 0, "1 runs each kernel of another device on the CPU too, and compares; 2 on PYTHON.", 0, 2
+    "VALIDATE_WITH_CPU",
+    0,
+    "1 runs each kernel by a reference too and compares: the CPU's on PYTHON, others on the CPU (2: on PYTHON).",
+    0,
+    2,
 )
 DETERMINISTIC = _flag(
     "DETERMINISTIC", 0, "The same bits in every run and with every number of threads: no order that depends on timing."

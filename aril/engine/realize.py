@@ -13,12 +13,13 @@ import weakref
 from dataclasses import dataclass, field
 from typing import Any
 
-from aril.config import DEBUG, NAN_CHECK, NO_COLOR
+from aril.config import DEBUG, NAN_CHECK, NO_COLOR, VALIDATE_WITH_CPU
 from aril.device import Buffer, Device, GlobalCounters
 from aril.engine.compile import SETTINGS, Loaded, evaluate, load_kernels
 from aril.engine.lock import locked
 from aril.ops import OpGroup, Ops
 from aril.schedule import Item, Schedule, normalize, schedule
+from aril.schedule.shard import is_sharded_storage, memory_of
 from aril.uop import UOp
 from aril.uop.node import live_nodes
 
@@ -73,12 +74,12 @@ _by_identity: dict[int, tuple[Schedule, dict[tuple[Any, ...], Executable]]] = {}
 
 
 def is_realized(u: UOp) -> bool:
-    """Whether `u` is memory that holds its value: a buffer seen through movement operations."""
+    """Whether `u` is memory that holds its value: a buffer (or one on each device) seen through movement operations."""
     while u.op in OpGroup.MOVEMENT:
         if u.op is Ops.PAD:
             return False
         u = u.src[0]
-    return u.op is Ops.BUFFER
+    return u.op is Ops.BUFFER or is_sharded_storage(u)
 
 
 def realized_view(u: UOp) -> UOp:
@@ -137,8 +138,9 @@ def realize_uops(uops: list[UOp], devices: list[str | None] | None = None) -> li
     for effect in normal.effects:
         if effect.storage is None:
             view = _resolve(effect.src[0])
-            if view.base.op is Ops.BUFFER and view.base not in fresh.values():
-                _alias(view.base, fresh)
+            for memory in memory_of(view):
+                if memory not in fresh.values():
+                    _alias(memory, fresh)
             effect.storage = view.substitute(fresh)
     for root, result in zip(roots, steps.results, strict=True):
         view = _restore(result, normal.buffers, made, steps, nodes)
@@ -164,12 +166,14 @@ def _resolve(view: UOp) -> UOp:
 def _restore(result: UOp, inputs: list[UOp], made: list[Buffer | None], steps: Schedule, nodes: dict[UOp, UOp]) -> UOp:
     """The view `result` of a parameter as a view of the memory behind it."""
     views, whole = [], result
-    while result.op is not Ops.PARAM:
+    while result.op is not Ops.PARAM and result.op is not Ops.MSTACK:
         if not result.src:
             return whole  # a constant is its own value
         views.append(result)
         result = result.src[0]
     node = nodes.get(result)
+    if node is None and result.op is Ops.MSTACK:
+        node = nodes[result] = result.with_src(tuple([_restore(p, inputs, made, steps, nodes) for p in result.src]))
     if node is None:
         slot = result.arg.slot
         if slot < steps.params:
@@ -243,7 +247,14 @@ def run(exe: Executable, buffers: list[Buffer | None], values: dict[str, int]) -
         else:
             numbers, chunks = loaded.launch_values(values)
             launch = Launch(loaded, args, numbers, chunks, item)
-            elapsed = loaded.program([b.opaque for b in args], numbers, chunks, debug)
+            if VALIDATE_WITH_CPU.value:
+                from aril.engine.validate import expect
+
+                check = expect(item.kernel, loaded.name, loaded.device, args, item.outputs, values)
+                elapsed = loaded.program([b.opaque for b in args], numbers, chunks, debug)
+                check()
+            else:
+                elapsed = loaded.program([b.opaque for b in args], numbers, chunks, debug)
             ops, size = loaded.estimates.ops, loaded.estimates.bytes
             ops, size = (
                 (ops, size)

@@ -1,0 +1,112 @@
+"""VALIDATE_WITH_CPU: every kernel is run a second time, by a reference, and the results are compared.
+
+In: a launch about to happen. Out: a check to call once it has happened; `KernelMismatch` names the kernel and the
+element. The reference of the CPU is the interpreter (PYTHON); that of other devices is the CPU, or the interpreter
+with `2`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from aril.config import VALIDATE_WITH_CPU
+from aril.device import Buffer
+from aril.dtype import DType
+from aril.engine.compile import load_kernels
+from aril.ops import Ops
+from aril.uop import UOp
+
+# Relative to the element, or to a hundredth of the largest. Kernels with reductions may differ by 4 eps (1 + log2 n)
+# sum|x| besides.
+TOLERANCE = {"float64": 1e-12, "float32": 3e-5, "float16": 4e-3}
+CODES = 2  # elements of other float types may differ by so many representable numbers
+
+
+class KernelMismatch(AssertionError):
+    """A kernel gave something else than its reference."""
+
+
+def expect(
+    body: Any, name: str, device: str, buffers: Sequence[Buffer], outputs: int, values: dict[str, int]
+) -> Callable[[], None]:
+    """Run kernel `body` by the reference on copies of its buffers; the function returned compares them with the
+    buffers.
+    """
+    kind = device.partition(":")[0]
+    if kind == "PYTHON" or body is None:
+        return lambda: None
+    reference = "PYTHON" if kind == "CPU" or VALIDATE_WITH_CPU.value == 2 else "CPU"
+    loaded = load_kernels([(body, reference)])[0]
+    copies = []
+    for b in buffers:
+        c = Buffer(reference, b.size, b.dtype).allocate()
+        if b.is_allocated and b.nbytes:
+            c.copyin(b.as_memoryview())
+        copies.append(c)
+    slack = _reduction_slack(body, copies, outputs)
+    numbers, chunks = loaded.launch_values(values)
+    loaded.program([c.opaque for c in copies], numbers, chunks, True)
+
+    def check() -> None:
+        for k in range(outputs):
+            _compare(name, k, buffers[k], copies[k], reference, slack)
+
+    return check
+
+
+def _reduction_slack(body: UOp, buffers: list[Buffer], outputs: int) -> float:
+    """What the order of summing may change in one result, in units of eps: 4 (1 + log2 n) times the mean of sum|x|."""
+    if not any(u.op is Ops.REDUCE for u in body.toposort()):
+        return 0.0
+    out = 0.0
+    count = max(min([b.size for b in buffers[:outputs]], default=1), 1)
+    for b in buffers:
+        if b.dtype.kind == "f" and b.dtype.fmt is not None and b.nbytes:
+            x = _numbers(b)
+            total = float(np.abs(x[np.isfinite(x)]).sum())
+            out = max(out, 4 * (1 + math.log2(max(b.size / count, 1))) * total / count)
+    return out
+
+
+def _compare(name: str, k: int, found: Buffer, wanted: Buffer, reference: str, slack: float) -> None:
+    if not found.nbytes:
+        return
+    f, w = _numbers(found), _numbers(wanted)
+    with np.errstate(all="ignore"):
+        wrong = _far(f, w, found.dtype, slack)
+    bad = np.flatnonzero(wrong)
+    if bad.size:
+        i = int(bad[0])
+        raise KernelMismatch(
+            f"kernel {name} on {found.device} wrote {f[i]!r} as element {i} of {f.size} of result {k}; "
+            f"{reference} wrote {w[i]!r} "
+            f"({bad.size} elements differ). Run it alone with DEBUG=4 to see its source"
+        )
+
+
+def _far(f: Any, w: Any, dtype: DType, slack: float) -> Any:
+    if dtype.kind != "f":
+        return f != w
+    if dtype.fmt is None:
+        return np.abs(f - w) > CODES
+    finite = np.abs(w[np.isfinite(w)])
+    scale = np.maximum(np.abs(w), 0.01 * (finite.max() if finite.size else 0.0))
+    near = np.abs(f - w) <= TOLERANCE[dtype.name] * scale + 2.0 ** -(dtype.mantissa + 1) * slack
+    return ~(near | (f == w) | (np.isnan(f) & np.isnan(w)))
+
+
+def _numbers(b: Buffer) -> Any:
+    """The elements as NumPy numbers; of a float type NumPy lacks, its codes in the order of the numbers they stand
+    for.
+    """
+    memory = b.as_memoryview()
+    if b.dtype.fmt is not None:
+        out = np.frombuffer(memory, np.dtype(b.dtype.fmt)).copy()
+        return out.astype(np.float64) if b.dtype.kind == "f" else out
+    codes = np.frombuffer(memory, f"u{b.dtype.itemsize}").astype(np.int64)
+    sign = 1 << (8 * b.dtype.itemsize - 1)
+    return np.where(codes & sign, -(codes & (sign - 1)), codes)

@@ -1,0 +1,31 @@
+"""VALIDATE_WITH_CPU runs every kernel by a reference too: right kernels pass, a wrong one is named."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from aril import Context, Tensor
+from aril.engine import validate
+
+
+def test_right_kernels_pass() -> None:
+    """Elementwise, reducing and integer kernels agree with the interpreter."""
+    x = Tensor(np.random.default_rng(0).standard_normal((33, 17)).astype(np.float32)).realize()
+    with Context(VALIDATE_WITH_CPU=1):
+        (x.exp() * 2 + 1).realize(x.softmax(1), x.argmax(0), (x @ x.T).sum(), x.cast("bfloat16"), x.mean(0))
+
+
+def test_a_wrong_kernel_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A result that differs stops the run and says which kernel, which element and what was expected."""
+    numbers = validate._numbers
+
+    def spoiled(b: Any) -> Any:
+        out = numbers(b)
+        return out + (np.arange(out.size) == 3) if b.device == "CPU" else out
+
+    monkeypatch.setattr(validate, "_numbers", spoiled)
+    with Context(VALIDATE_WITH_CPU=1), pytest.raises(validate.KernelMismatch, match=r"wrote .* as element 3 of 8"):
+        (Tensor(np.ones(8, np.float32)).realize() * 3).realize()
