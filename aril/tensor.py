@@ -324,7 +324,7 @@ class Tensor(TensorIndexing, InteropMixin, RandomMixin, LinalgMixin, HashMixin, 
         x = self.cast_default()
         _need_numbers(self)
         if not (_is_flat(x.uop) and x.uop.base.op is Ops.BUFFER):
-            if x.uop.op is not Ops.CONTIGUOUS and _is_storage_view(x.uop):
+            if x.uop.op is Ops.CONST or (x.uop.op is not Ops.CONTIGUOUS and _is_storage_view(x.uop)):
                 x = x._like(x.uop.contiguous())
             x = x._like(x.uop)
             realize((self, x) if x.uop is self.uop else (x,))

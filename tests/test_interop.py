@@ -53,6 +53,12 @@ def test_values_of_views_are_read_without_computing():
     assert GlobalCounters.kernels == before
 
 
+def test_a_number_is_read_and_realized_again_and_again():
+    t = Tensor(2.5)
+    for _ in range(2):
+        assert t.realize().item() == 2.5 and t.data().tolist() == [2.5] and str(t) == "<Tensor () float32 on CPU: 2.5>"
+
+
 def test_elements_of_a_small_lazy_value_are_computed_together():
     from aril import GlobalCounters
 

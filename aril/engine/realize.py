@@ -117,7 +117,7 @@ def realize_uops(uops: list[UOp], devices: list[str | None] | None = None) -> li
     out = [realized_view(u) for u in uops]
     pending: dict[UOp, str] = {}
     for i, u in enumerate(out):
-        if not is_realized(u) and u not in pending:
+        if u.op is not Ops.CONST and not is_realized(u) and u not in pending:  # a number needs no memory
             hint = devices[i] if devices is not None else None
             pending[u] = "" if u.device is not None else hint or Device.DEFAULT
     if not pending:
