@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from aril.dtype import accumulator
 from aril.ops import OpGroup, Ops
+from aril.uop.call import result_number, written_views
 from aril.uop.function import bind, stand_in
 from aril.uop.node import Shape, UOp, sint
 from aril.uop.shape import expand, flip, movement_arg, pad, permute, reduce, reshape, shear, shrink, simple_add
@@ -68,6 +69,8 @@ def inputs(u: UOp) -> tuple[UOp, ...]:
     if u.op in _STOPS:
         return ()
     if u.op is Ops.AFTER:
+        if u.src[1].op is Ops.CALL:
+            return u.src[1:]
         return (u.src[0], *[store.src[1] for store in _stores(u)])
     if u.op is Ops.WHERE:
         return u.src[1:]
@@ -88,7 +91,7 @@ def _paths(roots: Iterable[UOp], targets: set[UOp]) -> dict[UOp, None]:
         if done:
             if u in targets or any(s in kept for s in inputs(u)):
                 kept[u] = None
-        elif u not in seen and (u.dtype.kind == "f" or u.op is Ops.FUNCTION or u.op is Ops.TUPLE):
+        elif u not in seen and (u.dtype.kind == "f" or u.op in (Ops.FUNCTION, Ops.TUPLE, Ops.CALL)):
             seen.add(u)
             stack.append((u, True))
             stack.extend([(s, False) for s in inputs(u) if s not in seen])
@@ -274,6 +277,10 @@ def _stores(u: UOp) -> list[UOp]:
 
 @_rule(Ops.AFTER)
 def _after(u: UOp, g: UOp) -> Grads:
+    if u.src[1].op is Ops.CALL:
+        results, mine = written_views(u.src[1]), result_number(u)
+        own = reshape(g, results[mine].shape)
+        return (UOp(Ops.TUPLE, tuple([own if n == mine else UOp.const(r.dtype, 0) for n, r in enumerate(results)])),)
     old: UOp = u.src[0]
     left: UOp | None = g  # `left`: the gradient of what no later store has hidden; None once all is
     to_values: list[UOp | None] = []
@@ -299,7 +306,18 @@ def _after(u: UOp, g: UOp) -> Grads:
     return (left, *reversed(to_values))
 
 
-# --- functions ---
+# --- functions and kernels ---
+
+
+@_rule(Ops.CALL)
+def _call(u: UOp, g: UOp) -> Grads:
+    if u.arg.grad is None:
+        raise NotImplementedError(
+            f"gradient: the custom kernel {u.arg.kernel.arg.name!r} has none; give custom_kernel a grad_fxn, or "
+            "detach() its result"
+        )
+    given = u.arg.grad(tuple([_fit(x, v) for x, v in zip(g.src, written_views(u), strict=True)]), u.src)
+    return (*given, *[None] * (len(u.src) - len(given)))
 
 
 @_rule(Ops.GETTUPLE)

@@ -19,6 +19,7 @@ from aril.engine.lock import locked, note_assignment
 from aril.mixin import OpMixin
 from aril.mixin.base import broadcast_shape
 from aril.ops import OpGroup, Ops
+from aril.tensor_custom import CustomKernelMixin
 from aril.tensor_data import uop_of_data
 from aril.tensor_hash import HashMixin
 from aril.tensor_indexing import TensorIndexing
@@ -54,7 +55,7 @@ class _LiveRef(weakref.ref):  # type: ignore[type-arg]
     key: int
 
 
-class Tensor(TensorIndexing, InteropMixin, RandomMixin, LinalgMixin, HashMixin, OpMixin):
+class Tensor(TensorIndexing, InteropMixin, RandomMixin, LinalgMixin, HashMixin, CustomKernelMixin, OpMixin):
     """A lazy array: `Tensor([1, 2, 3])`, `Tensor(numpy_array)`, `Tensor(2.5)`, `Tensor.zeros(3, 4)`.
 
     data: nested lists, a number, bytes, a NumPy array (copied), another framework's array (through the buffer
@@ -451,19 +452,30 @@ class Tensor(TensorIndexing, InteropMixin, RandomMixin, LinalgMixin, HashMixin, 
         note_assignment(self.uop)
         return self
 
-    @locked
     def _write(self, view: UOp, value: UOp) -> None:
         """Store `value` at `view`, a view of this tensor's storage; this tensor and other views follow."""
-        base = _storage_base(view)
-        new = base.after(view.store(value))
-        if (
-            new.storage is not None
-        ):  # the same step done before (x.assign(x * 2) again), its node still alive: do it anew
-            new = UOp(Ops.AFTER, new.src, tag=next(_repeats))
-        for t in _alive():
-            if t.uop is base or (_is_storage_view(t.uop) and _storage_base(t.uop) is base):
-                t.uop = t.uop.substitute({base: new})
-        note_assignment(new)
+        advance(_storage_base(view), view.store(value))
+
+    def _kernel_target(self) -> Tensor:
+        """Whole storage in its own order for a kernel to write: this tensor, or a copy of the part it shows."""
+        if not _is_writable_view(self.uop) or _is_shared(self.uop):
+            self._own_storage()
+        u = self.uop
+        while u.op is Ops.RESHAPE:
+            u = u.src[0]
+        return self if u.op in (Ops.BUFFER, Ops.AFTER) else self.clone()
+
+
+@locked
+def advance(base: UOp, effect: UOp) -> None:
+    """The storage `base` goes on in the state after `effect`: all tensors that are views of it follow."""
+    new = base.after(effect)
+    if new.storage is not None:  # the same step done before (x.assign(x * 2) again), its node still alive: do it anew
+        new = UOp(Ops.AFTER, new.src, tag=next(_repeats))
+    for t in _alive():
+        if t.uop is base or (_is_storage_view(t.uop) and _storage_base(t.uop) is base):
+            t.uop = t.uop.substitute({base: new})
+    note_assignment(new)
 
 
 # ---------------------------------------------------------------------------------------------------- realizing

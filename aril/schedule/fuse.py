@@ -111,7 +111,7 @@ def must_store(sink: UOp, order: dict[UOp, None]) -> dict[UOp, None]:
             forced[u] = None
             if u.op is Ops.COPY and not is_view(u.src[0]):
                 forced[u.src[0]] = None
-        elif u.op is Ops.STORE:
+        elif u.op is Ops.STORE or u.op is Ops.CALL:
             forced[u] = None
         elif u.op is Ops.SINK:
             for s in u.src:
@@ -218,7 +218,7 @@ def _decide(order: dict[UOp, None], forced: dict[UOp, None], stops: dict[UOp, No
                 out.contraction[u] = u
             if u.op is Ops.STORE:
                 _add(uses, value, u, Use(loops if value.shape else (), 0, use.loops))
-            elif u.op is not Ops.COPY:
+            elif u.op is not Ops.COPY and u.op is not Ops.CALL:
                 _spread(uses, u, u, use, {})
             continue
         shared: dict[Signature, dict[int, Loop]] = {}

@@ -28,6 +28,7 @@ from aril.schedule.merge import Draft, bundle, merge
 from aril.schedule.prepare import is_flat_view
 from aril.schedule.versions import keep_every_state, keep_states, keep_values
 from aril.uop import KernelInfo, ParamArg, UOp
+from aril.uop.call import targets
 from aril.uop.node import toposort, view_flat
 
 BODY_WEIGHT = 500.0  # operations in one value's body
@@ -188,6 +189,12 @@ def _draft(
         if u not in fusion.stored:
             rep[u] = u.with_src(src)
             continue
+        if u.op is Ops.CALL:
+            rep[u] = u
+            place = u.device or fallback
+            drafts[u] = Draft(u, [u], [[(s, s) for s in src if not s.is_variable]], (), str(place), False, False, copy=True)
+            drafts[u].assigned = {t.base for t in src[: u.arg.written]}
+            continue
         if u.op is Ops.STORE:
             target, value, device, shape = src[0], src[1], u.src[0].device, u.src[0].shape
             rep[u] = u
@@ -233,8 +240,8 @@ def _link(drafts: dict[UOp, Draft], fusion: Fusion) -> None:
     for u, d in drafts.items():
         inside = (
             _region(u, fusion)
-            if u.op is not Ops.COPY
-            else u.src[0].toposort(lambda n: n not in fusion.stored and n.op is not Ops.AFTER)
+            if u.op is not Ops.COPY and u.op is not Ops.CALL
+            else toposort(u.src, lambda n: n not in fusion.stored and n.op is not Ops.AFTER)
         )
         own = set(_target_chain(u.src[0])) if u.op is Ops.STORE else set()
         for n in inside:
@@ -252,14 +259,13 @@ def _link(drafts: dict[UOp, Draft], fusion: Fusion) -> None:
                 readers.setdefault(n, []).append(d)
                 d.reads.add(n)
     for u, d in drafts.items():
-        if u.op is not Ops.STORE:
-            continue
-        state = next(n for n in _target_chain(u.src[0]) if n.op is Ops.AFTER or n.op in OpGroup.STORAGE)
-        d.deps.update(r for r in readers.get(state, ()) if r is not d)
-        previous = writers.get(u.src[0].base)
-        if previous is not None:
-            d.deps.add(previous)
-        writers[u.src[0].base] = d
+        for target in targets(u) if u.op is Ops.STORE or u.op is Ops.CALL else ():
+            state = next(n for n in _target_chain(target) if n.op is Ops.AFTER or n.op in OpGroup.STORAGE)
+            d.deps.update(r for r in readers.get(state, ()) if r is not d)
+            previous = writers.get(target.base)
+            if previous is not None and previous is not d:
+                d.deps.add(previous)
+            writers[target.base] = d
 
 
 def _target_chain(u: UOp) -> list[UOp]:
@@ -277,7 +283,7 @@ def _after_deps(n: UOp, drafts: dict[UOp, Draft], d: Draft) -> None:
             stack.extend(a.src)
         elif a.op in OpGroup.MOVEMENT:
             stack.append(a.src[0])
-        elif a in drafts and a.op is Ops.STORE and drafts[a] is not d:
+        elif a in drafts and (a.op is Ops.STORE or a.op is Ops.CALL) and drafts[a] is not d:
             d.deps.add(drafts[a])
 
 
@@ -289,6 +295,12 @@ def _finish(drafts: list[Draft], sink: UOp, rep: dict[UOp, UOp], params: int, te
     raw: list[tuple[UOp | None, tuple[int, ...], int, str, str | None]] = []
     predicted = 0
     for d in drafts:
+        if d.root.op is Ops.CALL:
+            arg = d.root.arg
+            slots = tuple([t.base.arg.slot for t, _ in d.stores[0]])
+            raw.append((arg.kernel, slots, arg.written, d.device, d.root.origin))
+            predicted += sum([nbytes(t) for t, _ in d.stores[0]])
+            continue
         if d.copy:
             target, value = d.stores[0][0]
             raw.append((None, (target.base.arg.slot, value.base.arg.slot), 1, d.device, d.root.origin))

@@ -18,6 +18,7 @@ from aril.uop.symbolic import simplify
 Index = tuple[UOp, ...]
 Request = tuple[UOp, Index, UOp | None]
 
+HAND_WRITTEN = "kernel"  # tag of a SINK that is in kernel form already
 ZERO = UOp.const(dtypes.weakint, 0)
 _THROUGH = frozenset({Ops.CONTIGUOUS, Ops.CONTIGUOUS_BACKWARD, Ops.DETACH, Ops.AFTER, Ops.NOOP})
 
@@ -326,6 +327,8 @@ def lower(kernel: UOp) -> UOp:
     Before: ``SINK(STORE(out, REDUCE(MUL(a, b))))``. After: ``SINK(END(STORE(INDEX(out, i), REDUCE(MUL(LOAD..,
     LOAD..), k)), i))``.
     """
+    if kernel.tag == HAND_WRITTEN:
+        return kernel.replace(tag=None)
     state = Lowering()
     effects = []
     for nest in kernel.src:

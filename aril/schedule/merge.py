@@ -32,7 +32,7 @@ class Draft:
     has_contraction: bool
     reduce_key: Any = None
     deps: set[Draft] = field(default_factory=set)
-    copy: bool = False
+    copy: bool = False  # of memory, or a hand-written kernel: nothing merges with it
     reads: set[UOp] = field(default_factory=set)
     assigned: set[UOp] = field(default_factory=set)  # storage of others that it writes
     weight: float = 0.0

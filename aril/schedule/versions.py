@@ -14,8 +14,15 @@ from collections.abc import Container
 from aril.ops import OpGroup, Ops
 from aril.schedule.fuse import numel
 from aril.uop import UOp
+from aril.uop.call import targets
 
 NEVER = 1 << 60
+_EFFECTS = frozenset({Ops.STORE, Ops.CALL})
+
+
+def _values(effect: UOp) -> tuple[UOp, ...]:
+    """What an effect reads: the value stored, the arguments of a kernel that it does not write."""
+    return effect.src[1:] if effect.op is Ops.STORE else effect.src[effect.arg.written :]
 
 
 def state_of(view: UOp) -> UOp:
@@ -29,7 +36,7 @@ def order_stores(order: dict[UOp, None]) -> dict[UOp, int]:
     """Places 1, 2, .. of the stores: each after those it needs and, where there is a choice, after those that read
     what it ends.
     """
-    stores = [u for u in order if u.op is Ops.STORE]
+    stores = [u for u in order if u.op in _EFFECTS]
     if len(stores) == 1:
         return {stores[0]: 1}
     number = {s: i for i, s in enumerate(stores)}
@@ -50,9 +57,12 @@ def order_stores(order: dict[UOp, None]) -> dict[UOp, int]:
             for s in u.src:
                 mask |= needs[s]
         needs[u] = mask
-        if u.op is Ops.STORE:
-            ends.setdefault(state_of(u.src[0]), []).append(u)
-            value = needs[u.src[1]]
+        if u.op in _EFFECTS:
+            value = 0
+            for target in targets(u):
+                ends.setdefault(state_of(target), []).append(u)
+            for s in _values(u):
+                value |= needs[s]
             while mask:
                 low = mask & -mask
                 mask ^= low
@@ -97,8 +107,9 @@ def keep_states(sink: UOp, stored: Container[UOp]) -> UOp:
         return sink
     death: dict[UOp, int] = {}
     for s, i in place.items():
-        state = state_of(s.src[0])
-        death[state] = min(death.get(state, NEVER), i)
+        for target in targets(s):
+            state = state_of(target)
+            death[state] = min(death.get(state, NEVER), i)
     first: dict[UOp, int] = {}  # the place from which a node can be computed
     last: dict[UOp, int] = {}  # the last place at which it can
     keep: set[UOp] = set()
@@ -112,8 +123,8 @@ def keep_states(sink: UOp, stored: Container[UOp]) -> UOp:
         if not u.src:
             first[u], last[u] = 0, death.get(u, NEVER) - 1
             continue
-        sources = u.src[1:] if u.op is Ops.STORE else u.src
-        start = place[u] - 1 if u.op is Ops.STORE else max([first[s] for s in sources])
+        sources = _values(u) if u.op in _EFFECTS else u.src
+        start = place[u] - 1 if u.op in _EFFECTS else max([first[s] for s in sources])
         end = NEVER
         for s in sources:
             if last[s] < start:
@@ -127,7 +138,7 @@ def keep_states(sink: UOp, stored: Container[UOp]) -> UOp:
 def keep_every_state(sink: UOp) -> UOp:
     """`sink` where every read of a state that some store ends reads a copy of it: right whatever is fused."""
     order = sink.toposort()
-    ended = {state_of(u.src[0]) for u in order if u.op is Ops.STORE}
+    ended = {state_of(target) for u in order if u.op in _EFFECTS for target in targets(u)}
     return keep_values(sink, order, ended)
 
 
@@ -150,6 +161,9 @@ def keep_values(sink: UOp, order: dict[UOp, None], keep: set[UOp]) -> UOp:
             new = u.with_src(tuple([done[s] for s in u.src]))
         elif u.op in (Ops.STORE, Ops.AFTER):
             new = itself[u] = u.with_src((itself[u.src[0]], *[done[s] for s in u.src[1:]]))
+        elif u.op is Ops.CALL:
+            n = u.arg.written
+            new = itself[u] = u.with_src((*[itself[s] for s in u.src[:n]], *[done[s] for s in u.src[n:]]))
         else:
             new = itself[u] = u.with_src(tuple([done[s] for s in u.src])) if u.src else u
         done[u] = UOp(Ops.CONTIGUOUS, (new,)) if u in keep and new.op is not Ops.CONTIGUOUS else new

@@ -460,6 +460,27 @@ class UOp(OpMixin):
         """A hardware index in 0..n-1."""
         return UOp(Ops.SPECIAL, (n if isinstance(n, UOp) else UOp.const(dtypes.weakint, n),), name)
 
+    @staticmethod
+    def loop(id: int | tuple[int, ...], kind: AxisType = AxisType.LOOP) -> UOp:
+        """The counter of a loop without an end of its own: END closes it with a condition to go on."""
+        return UOp.range((1 << 31) - 1, id, kind)
+
+    @staticmethod
+    def barrier(*src: UOp) -> UOp:
+        """All lanes of a work group have done the effects in `src`: wait for it with `after`."""
+        return UOp(Ops.BARRIER, src)
+
+    def atomic(self, op: Ops, value: UOp | PyScalar, gate: UOp | None = None, order: str = "relaxed") -> UOp:
+        """The old value at this address, which becomes `op(old, value)` (Ops.STORE: `value`) in one step."""
+        value = value if isinstance(value, UOp) else UOp.const(self.dtype, value)
+        return UOp(Ops.ATOMIC, (self, value) if gate is None else (self, value, gate), (op, order))
+
+    def __getitem__(self, idx: sint | tuple[sint, ...]) -> UOp:
+        """`index` as hand-written kernels write it: one integer or expression for each of the first axes."""
+        return self.index(*(idx if isinstance(idx, tuple) else (idx,)))
+
+    __iter__ = None  # a node is no sequence, though it has elements
+
     def end(self, *ranges: UOp, condition: UOp | None = None) -> UOp:
         """This effect done for every turn of `ranges` (and, with a condition, while it holds)."""
         return UOp(Ops.END, (self, *ranges) if condition is None else (self, *ranges, condition)) if ranges else self
@@ -468,7 +489,9 @@ class UOp(OpMixin):
         """This value, once `deps` have happened."""
         return UOp(Ops.AFTER, (self, *deps)) if deps else self
 
-    def store(self, value: UOp, gate: UOp | None = None) -> UOp:
+    def store(self, value: UOp | PyScalar, gate: UOp | None = None) -> UOp:
+        """The effect of writing `value` at this address, where the gate holds."""
+        value = value if isinstance(value, UOp) else UOp.const(self.dtype, value)
         return UOp(Ops.STORE, (self, value) if gate is None else (self, value, gate))
 
     def load(self, *alt_gate: UOp, hint: str | None = None) -> UOp:
@@ -484,12 +507,13 @@ class UOp(OpMixin):
         """A leading axis of `src`: in kernels, a vector of scalars."""
         return UOp(Ops.STACK, src)
 
-    @staticmethod
+    # these two also end a chain of calls: `x.store(y).end(i).sink()`
     def sink(*src: UOp, arg: Any = None) -> UOp:
+        """The kernel of these effects; `arg` is its KernelInfo."""
         return UOp(Ops.SINK, src, arg)
 
-    @staticmethod
     def group(*src: UOp) -> UOp:
+        """These effects, as one."""
         return src[0] if len(src) == 1 else UOp(Ops.GROUP, src)
 
 

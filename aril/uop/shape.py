@@ -159,7 +159,7 @@ def derive_shape(u: UOp) -> Shape:
     if op is Ops.GETTUPLE:
         t = u.src[0] if u.src[0].op is Ops.TUPLE else u.src[0].src[0]
         return t.src[u.arg].shape  # type: ignore[no-any-return]
-    if op in OpGroup.VOID or not u.src:
+    if op in OpGroup.VOID or op is Ops.CALL or not u.src:
         return ()
     if op is Ops.SPECIAL and u.arg == "iota":
         n = u.src[0]

@@ -410,7 +410,7 @@ def _nodes_of(root: UOp, form: str) -> Iterable[UOp]:
     while todo:
         for u in todo.pop().toposort(lambda n: n.op not in _CLOSED):
             if u not in out and u.op in _CLOSED:
-                todo.extend([s for s in u.src[1:] if s not in out])
+                todo.extend([s for s in (u.src if u.op is Ops.CALL else u.src[1:]) if s not in out])
             out[u] = None
     return [u for u in out if u.op not in _CLOSED]
 

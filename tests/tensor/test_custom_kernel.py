@@ -1,0 +1,257 @@
+"""Hand-written kernels between others: what they compute and write, their gradients, their order, their errors."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from aril.dtype import dtypes
+from aril.jit import jit
+from aril.ops import Ops
+from aril.renderer.base import RenderError
+from aril.schedule.custom import KernelFormError, is_parallel, kernel_form
+from aril.tensor import Tensor, Variable
+from aril.uop import AddrSpace, AxisType, KernelInfo, UOp
+
+DEVICES = ("CPU", "PYTHON")
+
+
+def add_one(out: UOp, x: UOp) -> UOp:
+    out, x = out.flatten(), x.flatten()
+    i = UOp.range(x.numel(), 0)
+    return out[i].store(x[i] + 1).end(i).sink(arg=KernelInfo(name="add_one"))
+
+
+def numbers(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_kernel_stands_between_other_kernels(device):
+    a = numbers(3, 4)
+    x = Tensor(a, device=device) * 2
+    out = Tensor.custom_kernel(Tensor.empty(3, 4, device=device), x, fxn=add_one)[0]
+    np.testing.assert_allclose((out.permute(1, 0) * 3).numpy(), (a * 2 + 1).T * 3, rtol=1e-6)
+
+
+def test_nothing_is_computed_before_a_value_is_asked_for():
+    out = Tensor.custom_kernel(Tensor.empty(4), Tensor(np.zeros(4, np.float32)), fxn=add_one)[0]
+    assert out.uop.op is not Ops.BUFFER
+    np.testing.assert_array_equal(out.numpy(), np.ones(4))
+
+
+def test_a_part_of_storage_is_written_in_place():
+    x = Tensor(np.zeros((4, 3), np.float32)).realize()
+    row = x[2]
+    Tensor.custom_kernel(row, Tensor(np.float32([1, 2, 3])), fxn=add_one)
+    want = np.zeros((4, 3))
+    want[2] = [2, 3, 4]
+    np.testing.assert_array_equal(x.numpy(), want)
+
+
+def test_readers_of_the_old_contents_see_them():
+    def double(x: UOp) -> UOp:
+        i = UOp.range(x.numel(), 0)
+        return x[i].store(x[i] * 2).end(i).sink()
+
+    a = numbers(16)
+    x = Tensor(a).realize()
+    before = x + 0.5
+    Tensor.custom_kernel(x, fxn=double)
+    after = x + 0.5
+    Tensor.custom_kernel(x, fxn=double)
+    np.testing.assert_allclose(after.numpy(), a * 2 + 0.5, rtol=1e-6)
+    np.testing.assert_allclose(before.numpy(), a + 0.5, rtol=1e-6)
+    np.testing.assert_allclose(x.numpy(), a * 4, rtol=1e-6)
+
+
+def test_two_results_of_one_kernel_run_it_once():
+    def count(total: UOp, copy: UOp, x: UOp) -> UOp:
+        i = UOp.range(x.numel(), 0)
+        return UOp.group(copy[i].store(x[i]), total[0].store(total[0] + x[i])).end(i).sink()
+
+    a = numbers(8)
+    total, copy, _ = Tensor.custom_kernel(Tensor.zeros(1), Tensor.empty(8), Tensor(a), fxn=count)
+    np.testing.assert_allclose(copy.numpy(), a)
+    np.testing.assert_allclose(total.numpy(), [a.sum()], rtol=1e-5)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_turns_that_depend_on_each_other_keep_their_order(device):
+    def scan(x: UOp) -> UOp:
+        i = UOp.range(x.numel() - 1, 0)
+        return x[i + 1].store(x[i] + x[i + 1]).end(i).sink()
+
+    a = np.arange(300, dtype=np.float32)
+    x = Tensor.custom_kernel(Tensor(a, device=device), fxn=scan)[0]
+    np.testing.assert_array_equal(x.numpy(), np.cumsum(a))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_lanes_meet_at_a_barrier(device):
+    def reverse(out: UOp, x: UOp) -> UOp:
+        rows, n = x.shape
+        g, lane = UOp.range(rows, 0, AxisType.GLOBAL), UOp.range(n, 1, AxisType.LOCAL)
+        s = UOp.placeholder((n,), dtypes.float32, 0, AddrSpace.LOCAL)
+        s = s.after(UOp.barrier(s[lane].store(x[g, lane])))
+        return out[g, lane].store(s[n - 1 - lane]).end(g, lane).sink()
+
+    a = numbers(5, 8)
+    out = Tensor.custom_kernel(Tensor.empty(5, 8, device=device), Tensor(a, device=device), fxn=reverse)[0]
+    np.testing.assert_array_equal(out.numpy(), a[:, ::-1])
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_loop_around_a_barrier_is_gone_through_by_all_lanes_together(device):
+    n = 16
+
+    def scan(out: UOp, x: UOp) -> UOp:  # Hillis and Steele's prefix sum, two rows of LOCAL memory in turns
+        lane, step = UOp.range(n, 0, AxisType.LOCAL), UOp.range(4, 1)
+        s = UOp.placeholder((2, n), dtypes.float32, 0, AddrSpace.LOCAL)
+        filled = s.after(UOp.barrier(s[0, lane].store(x[lane])))
+        shift = UOp.const(dtypes.int32, 1) << step.cast(dtypes.int32)
+        now, then = step % 2, (step + 1) % 2
+        inside = filled.after(step)
+        far = lane.cast(dtypes.int32) >= shift
+        other = inside[now, (lane - shift.cast(dtypes.weakint)).maximum(0)].load()
+        value = inside[now, lane].load() + far.where(other, 0.0)
+        rounds = UOp.barrier(inside[then, lane].store(value)).end(step)
+        return out[lane].store(filled.after(rounds)[0, lane]).end(lane).sink()
+
+    a = numbers(n)
+    out = Tensor.custom_kernel(Tensor.empty(n, device=device), Tensor(a, device=device), fxn=scan)[0]
+    np.testing.assert_allclose(out.numpy(), np.cumsum(a.astype(np.float64)), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_atomics_add_from_every_chunk(device):
+    def histogram(out: UOp, idx: UOp) -> UOp:
+        i = UOp.range(idx.numel(), 0, AxisType.GLOBAL)
+        return out[idx[i]].atomic(Ops.ADD, 1).end(i).sink()
+
+    idx = np.random.default_rng(3).integers(0, 7, 500).astype(np.int32)
+    out = Tensor.zeros(7, dtype=dtypes.int32, device=device)
+    out = Tensor.custom_kernel(out, Tensor(idx, device=device), fxn=histogram)[0]
+    np.testing.assert_array_equal(out.numpy(), np.bincount(idx, minlength=7))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_loop_goes_on_while_its_condition_holds(device):
+    def collatz(out: UOp, n: UOp) -> UOp:
+        i, r = UOp.range(n.numel(), 0), UOp.loop(1)
+        v = UOp.placeholder((2,), dtypes.int32, 0, AddrSpace.REG).after(i)
+        v = v.after(v[0].store(n[i]), v[1].store(0))
+        w = v.after(r)
+        c = w[0].load()
+        turn = UOp.group(w[0].store((c % 2).eq(0).where(c // 2, c * 3 + 1)), w[1].store(w[1] + 1))
+        end = turn.end(r, condition=v.after(turn)[0] > 1)
+        return out[i].store(v.after(end)[1]).end(i).sink()
+
+    n = Tensor(np.int32([2, 3, 6, 7, 27]), device=device)
+    out = Tensor.custom_kernel(Tensor.empty(5, dtype=dtypes.int32, device=device), n, fxn=collatz)[0]
+    assert out.tolist() == [1, 7, 8, 16, 111]
+
+
+def test_inline_source_is_for_renderers_of_its_language():
+    def square(out: UOp, x: UOp) -> UOp:
+        i = UOp.range(x.numel(), 0)
+        value = UOp(Ops.CUSTOMI, (x[i],), ("fmul {t0} {0}, {0}", dtypes.float32, "llvm"), dtypes.float32)
+        return out[i].store(value).end(i).sink()
+
+    a = numbers(10)
+    out = Tensor.custom_kernel(Tensor.empty(10), Tensor(a), fxn=square)[0]
+    np.testing.assert_allclose(out.numpy(), a * a, rtol=1e-6)
+    other = Tensor.custom_kernel(Tensor.empty(10, device="PYTHON"), Tensor(a, device="PYTHON"), fxn=square)[0]
+    with pytest.raises((RenderError, Exception), match="inline source|another target"):
+        other.realize()
+
+
+def test_a_gradient_of_the_users_own():
+    def cube(out: UOp, x: UOp) -> UOp:
+        i = UOp.range(x.numel(), 0)
+        return out[i].store(x[i] * x[i] * x[i]).end(i).sink()
+
+    def grad(grads, args):
+        return None, grads[0] * 3 * args[1] * args[1]
+
+    a = numbers(6)
+    x = Tensor(a)
+    y = Tensor.custom_kernel(Tensor.empty(6), x * 2, fxn=cube, grad_fxn=grad)[0]
+    (g,) = (y * Tensor(np.arange(6, dtype=np.float32))).sum().gradient(x)
+    np.testing.assert_allclose(g.numpy(), np.arange(6) * 3 * (2 * a) ** 2 * 2, rtol=1e-5)
+
+
+def test_without_a_gradient_it_says_what_to_give():
+    x = Tensor(numbers(4))
+    y = Tensor.custom_kernel(Tensor.empty(4), x, fxn=add_one)[0]
+    with pytest.raises(NotImplementedError, match="grad_fxn"):
+        y.sum().gradient(x)
+
+
+def test_a_kernel_is_part_of_a_capture():
+    @jit
+    def step(x: Tensor) -> Tensor:
+        out = Tensor.custom_kernel(Tensor.empty(4), x * 2, fxn=add_one)[0]
+        return out * 10
+
+    for k in range(5):
+        a = numbers(4, seed=k)
+        np.testing.assert_allclose(step(Tensor(a).realize()).numpy(), (a * 2 + 1) * 10, rtol=1e-5)
+
+
+def test_a_capture_writes_state_in_place_at_each_replay():
+    def count(x: UOp) -> UOp:
+        i = UOp.range(x.numel(), 0)
+        return x[i].store(x[i] + 1).end(i).sink()
+
+    state = Tensor(np.zeros(3, np.float32)).realize()
+
+    @jit
+    def step(x: Tensor) -> Tensor:
+        Tensor.custom_kernel(state, fxn=count)
+        return (state * x).realize()
+
+    for k in range(1, 6):
+        got = step(Tensor(np.float32([1, 2, 3])).realize()).numpy()
+        np.testing.assert_array_equal(got, np.float32([1, 2, 3]) * k)
+    np.testing.assert_array_equal(state.numpy(), np.full(3, 5))
+
+
+def test_a_bound_variable_reaches_the_kernel():
+    n = Variable("n", 1, 8)
+
+    def fill(out: UOp, x: UOp) -> UOp:
+        i = UOp.range(x.shape[0], 0)
+        return out[i].store(x[i] * 2).end(i).sink()
+
+    a = numbers(8)
+    for k in (3, 8):
+        x = Tensor(a).realize()[: n.bind(k)]
+        out = Tensor.custom_kernel(Tensor.zeros(8), x, fxn=fill)[0]
+        np.testing.assert_allclose(out.numpy(), np.concatenate([a[:k] * 2, np.zeros(8 - k)]), rtol=1e-6)
+
+
+def test_arguments_that_cannot_be():
+    x = Tensor(numbers(4)).realize()
+    with pytest.raises(ValueError, match="passed twice"):
+        Tensor.custom_kernel(x, x, fxn=add_one)
+    with pytest.raises(ValueError, match="stores into none"):
+        Tensor.custom_kernel(x, fxn=lambda a: UOp.sink())
+    with pytest.raises(ValueError, match="lie on"):
+        Tensor.custom_kernel(x, Tensor(numbers(4), device="PYTHON"), fxn=add_one)
+    with pytest.raises(KernelFormError, match="SINK"):
+        Tensor.custom_kernel(x, fxn=lambda a: a[0])
+    with pytest.raises(KernelFormError, match="cast"):
+        Tensor.custom_kernel(x, fxn=lambda a: a[0].store(UOp.const(dtypes.int32, 1)).sink())
+
+
+def test_only_independent_turns_are_optimised():
+    def kernel(store) -> UOp:
+        x, i = UOp.placeholder((8,), dtypes.float32, 0), UOp.range(8, 0)
+        y = UOp.placeholder((8,), dtypes.float32, 1)
+        return kernel_form(store(x, y, i).end(i).sink())
+
+    assert is_parallel(kernel(lambda x, y, i: x[7 - i].store(y[i])))
+    assert not is_parallel(kernel(lambda x, y, i: x[0].store(y[i])))
+    assert not is_parallel(kernel(lambda x, y, i: x[i // 2].store(y[i])))
+    assert not is_parallel(kernel(lambda x, y, i: x[i].store(x[7 - i])))
