@@ -196,20 +196,27 @@ def _touches_elsewhere(value: UOp, target: UOp) -> bool:
     `target`.
     """
     base = target.base
-    stack = [(value, True)]
+    # The axes reduced on the way, along which a value repeated by EXPAND is still one element; None: elsewhere.
+    stack: list[tuple[UOp, frozenset[int] | None]] = [(value, frozenset())]
     seen = set()
     while stack:
         at = stack.pop()
         if at in seen:
             continue
         seen.add(at)
-        n, in_turn = at
-        if in_turn and n is target:
+        n, summed = at
+        if summed is not None and n is target:
             continue
         if n is base:
             return True
-        in_turn = in_turn and n.op in OpGroup.ELEMENTWISE
-        stack.extend([(s, in_turn) for s in n.src])
+        if n.op is Ops.REDUCE and summed is not None:
+            summed = summed.union(n.arg[1])
+        elif n.op is Ops.EXPAND and summed is not None:
+            wide = [i for i, (d, s) in enumerate(zip(n.shape, n.src[0].shape, strict=True)) if d is not s and d != s]
+            summed = summed if summed.issuperset(wide) else None
+        elif n.op not in OpGroup.ELEMENTWISE:
+            summed = None
+        stack.extend([(s, summed) for s in n.src])
     return False
 
 

@@ -1,0 +1,217 @@
+"""Sums and positions that follow a maximum are taken part by part, so that memory is read once for both.
+
+In: the tensor graph before long reductions are split. Out: the same, where a long maximum and what is computed from
+it (the sum of exponentials of a softmax, the position of an argmax) have parts with results of their own and a short
+combination at the end, as in online softmax (Milakov and Gimelshein 2018).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from aril.dtype import dtypes
+from aril.ops import Ops
+from aril.schedule.fuse import ROW_BYTES
+from aril.schedule.prepare import FEW_RESULTS, LONG_REDUCTION, PARTS
+from aril.uop import UOp
+from aril.uop.shape import expand, pad, reduce, reshape
+
+PART_BYTES = 1 << 16  # a part is gone over twice, the second time in the first- or second-level cache
+MOST_PARTS = 1 << 12
+# the least finite value of the types that sums of exponentials have
+LOWEST = {dtypes.float32: -3.4028234663852886e38, dtypes.float64: -1.7976931348623157e308}
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How a reduction is cut: `axis` into `parts` of `inner` elements, the last one filled up by `more`."""
+
+    axis: int
+    parts: int
+    inner: int
+    more: int
+
+    def split(self, x: UOp, shape: tuple[int, ...], fill: float) -> UOp:
+        """`x`, which broadcasts to `shape`, with the axis as two: (.., parts, inner, ..)."""
+        x = expand(reshape(x, (1,) * (len(shape) - len(x.shape)) + x.shape), shape) if x.shape != shape else x
+        if self.more:
+            x = pad(x, tuple([(0, self.more) if i == self.axis else (0, 0) for i in range(len(shape))]), fill)
+        return reshape(x, (*shape[: self.axis], self.parts, self.inner, *shape[self.axis + 1 :]))
+
+    def axes(self, axes: tuple[int, ...]) -> tuple[int, ...]:
+        """The axes of a reduction inside the parts."""
+        return tuple([a if a < self.axis else a + 1 for a in axes])
+
+
+@dataclass(frozen=True)
+class Follower:
+    """A reduction computed from the maximum `top` of the same elements. `build(x, m, M, cut)` gives its result from
+    the elements in parts, the maxima of the parts and the maximum."""
+
+    top: UOp
+    build: Callable[[dict[UOp, UOp], UOp, UOp, Cut], UOp]
+
+
+def split_with_maximum(sink: UOp) -> UOp:
+    """Long maxima and the sums and positions that follow from them, in parts.
+
+    Before: ``s = REDUCE(EXP2((x - m) * c), ADD)`` with ``m = REDUCE(x, MAX)``. After: for each part p its maximum
+    ``m_p`` and ``s_p = REDUCE(EXP2((x - m_p) * c), ADD)``, both stored by one kernel; then ``m = REDUCE(m_p, MAX)`` and
+    ``s = REDUCE(s_p * EXP2((m_p - m) * c), ADD)``. Maxima that nothing follows are left as they are.
+    """
+    order = sink.toposort()
+    followers: dict[UOp, Follower] = {}
+    cuts: dict[UOp, Cut] = {}
+    for u in order:
+        if u.op is not Ops.REDUCE or u.arg[0] not in (Ops.ADD, Ops.MAX):
+            continue
+        found = _sum_of_exponentials(u) if u.arg[0] is Ops.ADD else _position(u)
+        if found is None:
+            continue
+        cut = cuts.get(found.top) or _cut(found.top)
+        if cut is not None:
+            followers[u] = found
+            cuts[found.top] = cut
+    if not followers:
+        return sink
+    done: dict[UOp, UOp] = {}
+    maxima: dict[UOp, UOp] = {}
+    for u in order:
+        if u in followers:
+            top = followers[u].top
+            done[u] = followers[u].build(done, maxima[top], done[top], cuts[top])
+        elif u in cuts:
+            cut, x = cuts[u], u.src[0]
+            parts = cut.split(done[x], x.shape, u.dtype.min)
+            maxima[u] = UOp(Ops.CONTIGUOUS, (reduce(parts, Ops.MAX, cut.axes(u.arg[1])),))
+            done[u] = reshape(reduce(maxima[u], Ops.MAX, (cut.axis,)), u.shape)
+        else:
+            done[u] = u.with_src(tuple([done[s] for s in u.src])) if u.src else u
+    return done[sink]
+
+
+def _cut(top: UOp) -> Cut | None:
+    """The parts of a maximum, or None where its rows stay in cache and there are enough of them."""
+    shape, axes = top.src[0].shape, top.arg[1]
+    if not axes or not all(isinstance(d, int) for d in shape) or 0 in shape:
+        return None
+    length = math.prod([shape[a] for a in axes])
+    results = math.prod(shape) // length
+    size = length * top.dtype.itemsize
+    few = results < FEW_RESULTS and length >= LONG_REDUCTION
+    if not few and (size <= ROW_BYTES or len(shape) - 1 not in axes):
+        return None
+    parts = min(max(PARTS if few else 2, -(-size // PART_BYTES)), MOST_PARTS)
+    axis = max(axes, key=lambda a: (shape[a] >= parts, -a))
+    n = shape[axis]
+    parts = min(parts, n)
+    if parts < 2:
+        return None
+    even = next((p for p in range(parts, min(n, 2 * parts) + 1) if n % p == 0), 0)
+    if even:
+        return Cut(axis, even, n // even, 0)
+    inner = -(-n // parts)
+    parts = -(-n // inner)
+    return Cut(axis, parts, inner, parts * inner - n)
+
+
+def _sum_of_exponentials(u: UOp) -> Follower | None:
+    """`u` as a sum of 2**((x - level) * c), `level` the maximum of x, or 0 where that is not finite."""
+    e = u.src[0]
+    if e.op is not Ops.EXP2 or e.dtype.kind != "f":
+        return None
+    inner, scale = e.src[0], None
+    if inner.op is Ops.MUL and inner.src[1].op is Ops.CONST:
+        inner, scale = inner.src
+        if not scale.arg > 0:
+            return None
+    if inner.op is not Ops.SUB:
+        return None
+    x, wide = inner.src
+    level = wide.src[0] if wide.op is Ops.EXPAND else wide
+    chain = _level(level, x, u.arg[1])
+    if chain is None or x.dtype not in LOWEST or x.shape != e.shape:
+        return None
+    top, nodes = chain
+    x_shape = x.shape
+
+    def power(difference: UOp) -> UOp:
+        return UOp(Ops.EXP2, (difference if scale is None else UOp(Ops.MUL, (difference, scale)),))
+
+    def build(done: dict[UOp, UOp], m: UOp, whole: UOp, cut: Cut) -> UOp:
+        parts = cut.split(done[x], x_shape, x.dtype.min)
+        # A part of nothing but -inf has the sum 0, whatever the whole has: its level must not make it NaN. Written
+        # apart from the level below, so that no mask is shared between the two kernels and stored for it.
+        own = UOp(Ops.MAX, (m, UOp.const(x.dtype, LOWEST[x.dtype])))
+        if nodes:
+            finite = UOp(Ops.CMPLT, (m, UOp.const(x.dtype, math.inf)))
+            own = UOp(Ops.WHERE, (finite, own, level.src[2]))
+        sums = reduce(power(UOp(Ops.SUB, (parts, expand(own, parts.shape)))), Ops.ADD, cut.axes(u.arg[1]))
+        sums = UOp(Ops.CONTIGUOUS, (sums,))
+        here = {top: m}
+        for n in nodes:
+            here[n] = n.with_src(tuple([here.get(s, s) for s in n.src]))
+        of_whole = expand(reshape(done[level], _beside(whole.shape, cut)), m.shape)
+        terms = UOp(Ops.MUL, (sums, power(UOp(Ops.SUB, (here[level], of_whole)))))
+        if nodes:  # a part of nothing but -inf is at level 0, which may be far above that of the whole
+            zero = UOp.const(x.dtype, 0.0)
+            terms = UOp(Ops.WHERE, (UOp(Ops.CMPEQ, (sums, zero)), zero, terms))
+        return reshape(reduce(terms, Ops.ADD, (cut.axis,)), u.shape)
+
+    return Follower(top, build)
+
+
+def _beside(shape: tuple[int, ...], cut: Cut) -> tuple[int, ...]:
+    """A result's shape with an axis for the parts."""
+    return (*shape[: cut.axis], 1, *shape[cut.axis :])
+
+
+def _level(level: UOp, x: UOp, axes: tuple[int, ...]) -> tuple[UOp, list[UOp]] | None:
+    """(the maximum of `x` over `axes`, the nodes from it to `level`): itself, or 0 where it is not finite."""
+    top = level.src[1] if level.op is Ops.WHERE else level
+    if top.op is not Ops.REDUCE or top.arg != (Ops.MAX, axes) or top.src[0] is not x:
+        return None
+    if top is level:
+        return top, []
+    test, _, other = level.src
+    size = UOp(Ops.MAX, (top, UOp(Ops.NEG, (top,))))
+    if test is not UOp(Ops.CMPLT, (size, UOp.const(x.dtype, math.inf))) or other is not UOp.const(x.dtype, 0.0):
+        return None
+    return top, [size.src[1], size, test, level]
+
+
+def _position(u: UOp) -> Follower | None:
+    """`u` as the greatest of the marks (at least 0) of those elements that are the maximum."""
+    pick = u.src[0]
+    if pick.op is not Ops.WHERE or pick.src[2].op is not Ops.CONST or pick.src[2].arg != 0 or u.dtype.kind not in "iu":
+        return None
+    hit, marks, nothing = pick.src
+    equal, own = (hit.src[0], hit.src[1]) if hit.op is Ops.OR else (hit, None)
+    if equal.op is not Ops.CMPEQ:
+        return None
+    x, wide = equal.src
+    top = wide.src[0] if wide.op is Ops.EXPAND else wide
+    if top.op is not Ops.REDUCE or top.arg != (Ops.MAX, u.arg[1]) or top.src[0] is not x or x.shape != pick.shape:
+        return None
+    if own is not None and not (own.op is Ops.CMPNE and own.src == (x, x)):
+        return None
+    if not marks.shape or len(marks.shape) != len(x.shape) or marks.vmin < 0:
+        return None
+    x_shape = x.shape
+
+    def chosen(values: UOp, greatest: UOp, mark: UOp) -> UOp:
+        is_it = UOp(Ops.CMPEQ, (values, expand(greatest, values.shape)))
+        if own is not None:
+            is_it = UOp(Ops.OR, (is_it, UOp(Ops.CMPNE, (values, values))))
+        return UOp(Ops.WHERE, (is_it, mark, nothing))
+
+    def build(done: dict[UOp, UOp], m: UOp, whole: UOp, cut: Cut) -> UOp:
+        parts = cut.split(done[x], x_shape, x.dtype.min)
+        mark = cut.split(done[marks], x_shape, 0)
+        first = UOp(Ops.CONTIGUOUS, (reduce(chosen(parts, m, mark), Ops.MAX, cut.axes(u.arg[1])),))
+        last = chosen(m, reshape(whole, _beside(whole.shape, cut)), first)
+        return reshape(reduce(last, Ops.MAX, (cut.axis,)), u.shape)
+
+    return Follower(top, build)

@@ -1,0 +1,95 @@
+"""Long softmax, logsumexp and argmax in parts: few kernels, and the plain formula's special values."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from aril import Tensor
+from aril.device import GlobalCounters
+
+SHAPES = [((1, 100_000), 1), ((100_003,), 0), ((3, 65_537), 1), ((70, 70_001), 1), ((40_000, 3), 0)]
+
+
+def counted(value: Tensor) -> tuple[int, np.ndarray]:
+    """(launches, the result)."""
+    before = GlobalCounters.kernels
+    value.realize()
+    return GlobalCounters.kernels - before, value.numpy()
+
+
+def draw(shape: tuple[int, ...]) -> np.ndarray:
+    return (np.random.default_rng(1).standard_normal(shape) * 3).astype(np.float32)
+
+
+@pytest.mark.parametrize(("shape", "axis"), SHAPES)
+def test_softmax_family_of_long_rows(shape: tuple[int, ...], axis: int) -> None:
+    """Softmax, log_softmax and logsumexp agree with float64."""
+    a = draw(shape)
+    wide = a.astype(np.float64)
+    top = wide.max(axis, keepdims=True)
+    e = np.exp(wide - top)
+    total = e.sum(axis, keepdims=True)
+    x = Tensor(a).realize()
+    np.testing.assert_allclose(x.softmax(axis).numpy(), e / total, rtol=5e-6)
+    np.testing.assert_allclose(x.log_softmax(axis).numpy(), wide - top - np.log(total), rtol=1e-6, atol=1e-5)
+    launches, result = counted(x.logsumexp(axis))
+    np.testing.assert_allclose(result, (np.log(total) + top).squeeze(axis), rtol=1e-6)
+    assert launches <= 2
+
+
+@pytest.mark.parametrize(("shape", "axis"), SHAPES)
+def test_positions_in_long_rows(shape: tuple[int, ...], axis: int) -> None:
+    """argmax and argmin in two kernels; of equal elements the first."""
+    a = np.round(draw(shape) * 4)
+    x = Tensor(a).realize()
+    for ours, theirs in ((x.argmax(axis), a.argmax(axis)), (x.argmin(axis), a.argmin(axis))):
+        launches, result = counted(ours)
+        np.testing.assert_array_equal(result, theirs)
+        assert launches <= 2
+
+
+def test_positions_of_integers_and_of_nan() -> None:
+    """Integers compare exactly; the first NaN is the greatest."""
+    ints = np.random.default_rng(2).integers(-5, 5, 90_000).astype(np.int32)
+    assert Tensor(ints).argmax().item() == ints.argmax()
+    a = draw((90_000,))
+    a[[70_000, 80_000]] = np.nan
+    assert Tensor(a).argmax().item() == 70_000
+    assert Tensor(np.full(50_000, -np.inf, np.float32)).argmax().item() == 0
+
+
+@pytest.mark.parametrize("level", [0.0, 1e4, -1e4])
+def test_masked_parts_count_for_nothing(level: float) -> None:
+    """Parts of nothing but -inf, wherever the rest lies."""
+    a = draw((2, 70_000)) + np.float32(level)
+    a[0, :69_000] = -np.inf
+    a[1, 3_000:] = -np.inf
+    wide = a.astype(np.float64)
+    top = wide.max(1, keepdims=True)
+    e = np.exp(wide - top)
+    x = Tensor(a).realize()
+    np.testing.assert_allclose(x.softmax(1).numpy(), e / e.sum(1, keepdims=True), rtol=5e-6)
+    np.testing.assert_allclose(x.logsumexp(1).numpy(), np.log(e.sum(1)) + top[:, 0], rtol=1e-6)
+
+
+def test_special_rows_are_those_of_the_plain_formula() -> None:
+    """A row of nothing but -inf, one with +inf and one with NaN."""
+    a = np.zeros((3, 70_000), np.float32)
+    a[0] = -np.inf
+    a[1, 5] = np.inf
+    a[2, 60_000] = np.nan
+    x = Tensor(a).realize()
+    short = Tensor(np.ascontiguousarray(a[:, [0, 5, 60_000]])).realize()
+    np.testing.assert_array_equal(x.logsumexp(1).numpy(), short.logsumexp(1).numpy())
+    assert np.isnan(x.softmax(1).numpy()).all()
+
+
+def test_gradient_of_a_long_softmax() -> None:
+    """The gradient of sum(w softmax(x)) is p (w - sum(w p))."""
+    a, w = draw((1, 50_000)), draw((1, 50_000))[:, ::-1].copy()
+    x = Tensor(a)
+    (x.softmax(1) * Tensor(w)).sum().backward()
+    p = np.exp(a.astype(np.float64) - a.max())
+    p /= p.sum()
+    np.testing.assert_allclose(x.grad.numpy(), p * (w - (w * p).sum()), rtol=1e-3, atol=1e-8)
