@@ -28,6 +28,7 @@ from aril.codegen.steps import (
     can_merge,
     closers,
     index_roots,
+    storages_of,
 )
 from aril.config import DEBUG, NOOPT
 from aril.ops import OpGroup, Ops
@@ -70,10 +71,22 @@ def _choose_all(plan: Plan) -> None:
         _spread(plan)
         return
     count = len(plan.sink.src)
+    free = _independent(plan.sink)
     for i in reversed(range(count)):  # from the last: a peeled nest moves those after it
         nest = plan.nest(i)
         if _is_plain(nest) and not (count == 1 and plan_contraction(plan, nest)):
-            _plan_generic(plan, i, alone=count == 1)
+            _plan_generic(plan, i, shared=free)
+
+
+def _independent(sink: UOp) -> bool:
+    """Whether no nest touches what another writes, so that they may run at the same time."""
+    touched = [storages_of(UOp.sink(effect)) for effect in sink.src]
+    writers: dict[UOp, int] = {}
+    for i, (_, written) in enumerate(touched):
+        for storage in written:
+            if writers.setdefault(storage, i) != i:
+                return False
+    return all(writers.get(storage, i) == i for i, (read, _) in enumerate(touched) for storage in read)
 
 
 def _spread(plan: Plan) -> None:
@@ -151,11 +164,11 @@ def cover_of(access: Access, lane: UOp) -> list[UOp]:
     return found if reach == step else []
 
 
-def _plan_generic(plan: Plan, index: int, alone: bool) -> None:
+def _plan_generic(plan: Plan, index: int, shared: bool) -> None:
     nest = plan.nest(index)
     width = max(2, plan.renderer.vector_bytes // nest.itemsize)
     lane, inner = _choose_lanes(nest, width)
-    if alone:
+    if shared:
         _chunk(plan, nest, lane)
     nest = plan.nest(index)
     if lane is not None:

@@ -331,16 +331,31 @@ class Vectorize(Retype):
 class Chunk(Step):
     """Output loops become the launch index, shared among threads: their turns must be independent.
 
-    Needed: every nest has all of `ids`.
+    Needed: a nest has all of `ids`, or none and no part in what nests that have them read and write: it gets chunks of
+    its own (see `launch`).
     """
 
     ids: tuple[Id, ...]
 
     def apply(self, sink: UOp) -> UOp:
         loops = [self.loop(sink, i) for i in self.ids]
+        apart: list[UOp] = []
+        together: list[UOp] = []
         for effect in sink.src:
             missing = [r.arg.id for r in loops if effect.op is not Ops.END or r not in effect.src[1:]]
-            self.need(not missing, f"some nest has no loop {missing[0] if missing else ''}, and would run once a chunk")
+            self.need(
+                len(missing) in (0, len(loops)),
+                f"some nest has loops of {self.ids} but no loop {missing[0] if missing else ''}",
+            )
+            (apart if missing else together).append(effect)
+        self.need(bool(together), f"no nest has the loops {self.ids} among its own")
+        if apart:
+            read, written = storages_of(UOp.sink(*apart))
+            mine_read, mine = storages_of(UOp.sink(*together))
+            self.need(
+                not written & (mine_read | mine) and not read & mine,
+                f"some nest has no loop {self.ids[0]}, and reads or writes what those that have it write",
+            )
         return retype(sink, loops, AxisType.GLOBAL)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from aril.dtype import dtypes
 from aril.ops import OpGroup, Ops
-from aril.uop.args import AddrSpace, KernelInfo, ParamArg, RangeArg
+from aril.uop.args import AddrSpace, AxisType, KernelInfo, ParamArg, RangeArg
 from aril.uop.node import UOp
 from aril.uop.render import to_source
 from aril.uop.shape import movement_arg
@@ -335,7 +335,11 @@ _KERNEL = [
             else u.arg.size is not None
         ),
     ),
-    _rule(Ops.RANGE, "ends at an expression in constants and variables", lambda u: not u.src[0].ranges),
+    _rule(
+        Ops.RANGE,
+        "ends at an expression in constants, variables and the launch index",
+        lambda u: all(r.arg.kind is AxisType.GLOBAL for r in u.src[0].ranges),
+    ),
     _rule(Ops.LOAD, "has an alternative where its index may be invalid", _gated_load),
     _rule(Ops.REDUCE, "has arg (operation, ()) and RANGEs after its operand", _kernel_reduce),
     _rule(Ops.END, "closes RANGEs (and may end with a bool condition)", _closes_ranges),

@@ -408,3 +408,24 @@ def two_outputs(rows: int, cols: int) -> Kernel:
     d = x.astype(float)
     zeros = [(0, np.zeros(shape, np.float32)), (1, np.zeros(shape, np.float32)), (2, np.zeros(rows, np.float32))]
     return Kernel(sink(both, last), zeros, [x], lambda: [d + 1, d * 2, d.sum(1)])
+
+
+def updates(*sizes: int) -> Kernel:
+    """A nest in place for each size, `p = p*0.5 + g`, and one that sums the last operand into one number."""
+    b = Build()
+    effects: list[UOp] = []
+    before = [b.array(n) for n in sizes]
+    more = [b.array(n) for n in sizes]
+    count = len(sizes)
+    for k, n in enumerate(sizes):
+        i = b.loop(n)
+        value = alu(Ops.ADD, alu(Ops.MUL, load(k, (n,), i), 0.5), load(count + 1 + k, (n,), i))
+        effects.append(store(k, (n,), [i], value))
+    r = b.loop(sizes[-1], REDUCE)
+    total = reduce(Ops.ADD, load(2 * count, (sizes[-1],), r), r)
+    effects.append(UOp.param(count, dtypes.float32, 1).index(0).store(total))
+    outputs = [*enumerate(before), (count, np.zeros(1, np.float32))]
+    return Kernel(
+        sink(*effects), outputs, more,
+        lambda: [*[p.astype(float) * 0.5 + g for p, g in zip(before, more, strict=True)], more[-1].astype(float).sum()],
+    )  # fmt: skip

@@ -55,6 +55,7 @@ KERNELS = {
     "one hot": lambda: b.one_hot(5, 10),
     "gather rows": lambda: b.gather_rows(9, 20, 5),
     "two nests": lambda: b.two_outputs(4, 33),
+    "updates": lambda: b.updates(400, 129, 3, 701),
 }
 SLOW = {"conv with bias", "matmul deep", "matmul float64", "conv weights 5x5"}  # for the interpreter
 LARGE = {
@@ -69,6 +70,7 @@ LARGE = {
     "conv": lambda: b.conv(8, 16, 32, 24, 5),
     "conv weights": lambda: b.conv_weight(8, 16, 32, 24, 5),
     "conv data": lambda: b.conv_data(8, 16, 32, 24, 5),
+    "updates": lambda: b.updates(500_000, 129, 3, 700_001),
 }
 
 

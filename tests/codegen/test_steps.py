@@ -159,13 +159,13 @@ def test_a_value_has_the_lanes_of_one_loop_only() -> None:
         Vectorize((0,)).apply(Vectorize((1,)).apply(b.elementwise(4, 8).sink))
 
 
-def test_chunks_are_loops_of_every_nest() -> None:
+def test_chunks_are_output_loops() -> None:
     sink = run(b.elementwise(6, 20), Chunk(((0,),)))
     assert loops_of(sink)[0,].arg.kind is AxisType.GLOBAL
     run(b.bias(6, 20), Chunk(((0,), (1,))))
-    with pytest.raises(StepError, match="some nest has no loop"):
-        Chunk(((0,),)).apply(b.two_outputs(4, 8).sink)
-    with pytest.raises(StepError, match="some nest has no loop"):
+    with pytest.raises(StepError, match=r"some nest has loops of \(\(0,\), \(2,\)\) but no loop \(2,\)"):
+        Chunk(((0,), (2,))).apply(b.two_outputs(4, 8).sink)
+    with pytest.raises(StepError, match="no nest has the loops"):
         Chunk(((1,),)).apply(b.row_sum(4, 8).sink)
 
 
@@ -242,3 +242,18 @@ def test_random_steps_keep_the_meaning(seed: int) -> None:
             continue
         steps.append(step)
     run(kernel, *steps)
+
+
+def test_nests_without_the_loops_of_a_chunk_get_chunks_of_their_own() -> None:
+    kernel = b.updates(64, 40, 5)
+    sink = run(kernel, Chunk(((0,),)), Split((1,), 16, "ragged"), Chunk(((1, 0),)))
+    assert loops_of(sink)[2,].arg.kind is AxisType.LOOP
+    steps = sink.replace(arg=KernelInfo("k", opts_to_apply=()))
+    assert chunks_of(kernel, compile_kernel(steps, renderer())) == 64 + 3 + 1
+
+
+def test_nests_that_touch_what_others_write_cannot_have_chunks_apart() -> None:
+    first, second = b.updates(8, 8).sink.src[:2]
+    again = UOp.sink(first, second.substitute({u: UOp.param(0, u.dtype, 8) for u in second.src[0].src[0].src[:1]}))
+    with pytest.raises(StepError, match="reads or writes what those that have it write"):
+        Chunk(((0,),)).apply(again)
