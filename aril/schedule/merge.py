@@ -14,7 +14,7 @@ from aril.ops import OpGroup, Ops
 from aril.schedule.fuse import Fusion, concrete, nbytes
 from aril.uop import UOp
 
-BUNDLED_ELEMENTS = 1 << 16  # larger nests are worth a launch of their own
+BUNDLED_ELEMENTS = 1 << 16  # larger nests that others wait for run where their operands are still in cache
 KERNEL_WEIGHT = 1000.0  # operations in a kernel of several values
 NESTS_PER_KERNEL = 32  # independent loop nests that one launch may hold
 
@@ -264,7 +264,7 @@ def bundle(drafts: list[Draft]) -> list[Draft]:
     open_bundles: list[Draft] = []
     gone: dict[Draft, Draft] = {}
     for d in reversed(order):
-        if d.has_reduce or d.copy or math.prod(concrete(x) for x in d.shape) > BUNDLED_ELEMENTS:
+        if d.has_reduce or d.copy or users[d] and math.prod(concrete(x) for x in d.shape) > BUNDLED_ELEMENTS:
             continue
         latest = min([position[u] for u in users[d]], default=len(order))
         for host in open_bundles:
