@@ -17,6 +17,7 @@ from typing import Any
 from aril import config
 from aril.device import CompiledKernel, Device, Program
 from aril.dtype import to_dtype
+from aril.engine import profile
 from aril.ops import Ops
 from aril.runtime import cache
 from aril.uop import Estimates, UOp
@@ -240,7 +241,8 @@ def _load_missing(missing: dict[tuple[UOp, str, str], str | None], settings: Any
         if not _persistent(opened):
             _loaded[key] = _interpreted(body, device, renderer)
             continue
-        entry = pack_entry(*compile_body(body, renderer, opened.target))
+        with profile.timed("compile", _name_of(body)):
+            entry = pack_entry(*compile_body(body, renderer, opened.target))
         cache.put("kernel", where, entry)
         _loaded[key] = _make(device, *unpack_entry(entry))
 
@@ -253,7 +255,7 @@ KINDS = 4096
 
 def _explain(body: UOp, device: str, settings: Any) -> None:
     """DEBUG=1: the number of this compile and what it differs in from those before."""
-    name = body.arg.name if body.arg is not None else "kernel"
+    name = _name_of(body)
     kind = tuple([u.op.name for u in body.toposort()])
     before = _bodies.get(body.digest)
     if before is not None and before[0] != device:
@@ -274,17 +276,25 @@ def _explain(body: UOp, device: str, settings: Any) -> None:
         print(f"*** compile {stats['compiled']}: {name} for {device}: {reason}", file=sys.stderr)
 
 
+def _name_of(body: UOp) -> str:
+    return body.arg.name if body.arg is not None else "kernel"
+
+
 def _compile_in_workers(todo: list[tuple[Any, str]], settings: Any) -> None:
     from aril.runtime import workers
 
     futures = []
+    began = profile.now()
     for key, where in sorted(todo, key=lambda item: -len(item[0][0].toposort())):  # the longest first
         body, device, _ = key
         payload = pickle.dumps((body, renderer_of(device), Device[device].target, settings))
-        label = body.arg.name if body.arg is not None else "kernel"
+        label = _name_of(body)
         futures.append((key, where, workers.submit("aril.engine.compile:compile_task", payload, label)))
     for key, where, future in futures:
         entry = future.result()
+        if config.PROFILE.value:  # when it was there for this process: the workers' own times stay with them
+            profile.record("compile", f"{_name_of(key[0])} (in a worker)", "", began, profile.now())
+            began = profile.now()
         cache.put("kernel", where, entry)
         _loaded[key] = _make(key[1], *unpack_entry(entry))
 

@@ -13,8 +13,9 @@ import weakref
 from dataclasses import dataclass, field
 from typing import Any
 
-from aril.config import DEBUG, NAN_CHECK, NO_COLOR, VALIDATE_WITH_CPU
+from aril.config import DEBUG, NAN_CHECK, NO_COLOR, PROFILE, VALIDATE_WITH_CPU
 from aril.device import Buffer, Device, GlobalCounters
+from aril.engine import profile
 from aril.engine.compile import SETTINGS, Loaded, evaluate, load_kernels
 from aril.engine.lock import locked
 from aril.ops import OpGroup, Ops
@@ -125,8 +126,9 @@ def realize_uops(uops: list[UOp], devices: list[str | None] | None = None) -> li
     roots = list(pending)
     if local.capture is not None:
         local.capture.graphs += roots
-    normal = normalize(roots, tuple(pending.values()))
-    steps = schedule(normal.graph, len(normal.buffers))
+    with profile.timed("schedule", f"schedule of {len(roots)}"):
+        normal = normalize(roots, tuple(pending.values()))
+        steps = schedule(normal.graph, len(normal.buffers))
     buffers: list[Buffer | None] = [storage_of(b) for b in normal.buffers]
     made = run(executable(steps, Device.DEFAULT), buffers, normal.values)
     local.runs += 1
@@ -217,7 +219,8 @@ def run(exe: Executable, buffers: list[Buffer | None], values: dict[str, int]) -
     default = Device.DEFAULT
     buffers = [*buffers, *[None] * len(steps.temps)]
     capture = local.capture
-    debug, checked = DEBUG.value >= 2, NAN_CHECK.value
+    debug, checked, profiled = DEBUG.value >= 2, NAN_CHECK.value, PROFILE.value
+    timed, began, ended = debug or bool(profiled), 0, 0
     if capture is not None:
         capture.values.update(values)
 
@@ -236,10 +239,13 @@ def run(exe: Executable, buffers: list[Buffer | None], values: dict[str, int]) -
         for slot in item.args:
             args.append(buffers[slot] or make(slot))
         if loaded is None:
-            start = time.perf_counter()
+            start, began = time.perf_counter(), profile.now()
             args[0].copy_from(args[1])
             GlobalCounters.record(args[0].device, 0, args[0].nbytes, time.perf_counter() - start)
             launch = Launch(None, args, [], 1, item)
+            if profiled:
+                name = f"copy {args[1].device} -> {args[0].device}"
+                profile.record("copy", name, args[0].device, began, profile.now(), 0, args[0].nbytes)
             if debug:
                 _report(
                     f"copy {args[1].device} -> {args[0].device}", launch, 0, args[0].nbytes, time.perf_counter() - start
@@ -251,10 +257,14 @@ def run(exe: Executable, buffers: list[Buffer | None], values: dict[str, int]) -
                 from aril.engine.validate import expect
 
                 check = expect(item.kernel, loaded.name, loaded.device, args, item.outputs, values)
-                elapsed = loaded.program([b.opaque for b in args], numbers, chunks, debug)
+                elapsed = loaded.program([b.opaque for b in args], numbers, chunks, timed)
                 check()
+            elif profiled:
+                addresses, began = [b.opaque for b in args], profile.now()
+                elapsed = loaded.program(addresses, numbers, chunks, True)
+                ended = profile.now()
             else:
-                elapsed = loaded.program([b.opaque for b in args], numbers, chunks, debug)
+                elapsed = loaded.program([b.opaque for b in args], numbers, chunks, timed)
             ops, size = loaded.estimates.ops, loaded.estimates.bytes
             ops, size = (
                 (ops, size)
@@ -262,6 +272,8 @@ def run(exe: Executable, buffers: list[Buffer | None], values: dict[str, int]) -
                 else (evaluate(ops, values), evaluate(size, values))
             )
             GlobalCounters.record(loaded.device, ops, size, elapsed or 0.0)
+            if ended:
+                profile.record("kernel", loaded.name, loaded.device, began, ended, ops, size)
             if debug:
                 _report(loaded.name, launch, ops, size, elapsed or 0.0)
         if checked:

@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from aril.config import DEBUG, NAN_CHECK
+from aril.config import DEBUG, NAN_CHECK, PROFILE
 from aril.device import Buffer, Device, GlobalCounters
+from aril.engine import profile
 from aril.engine.compile import evaluate
 from aril.engine.realize import Capture, Launch, _report, check_numbers
 from aril.runtime.pool_ir import RECORD_BYTES
@@ -193,8 +194,9 @@ class Batch:
 
     def run(self, buffers: Sequence[Buffer], values: dict[str, int]) -> None:
         """Replay with `buffers` in the places of the replaced ones and these values of variables."""
-        if DEBUG.value >= 2 or NAN_CHECK.value:
-            self._run_one_by_one(buffers, values)
+        if DEBUG.value >= 2 or NAN_CHECK.value or PROFILE.value:
+            with profile.timed("replay", f"replay of {len(self.launches)} kernels"):
+                self._run_one_by_one(buffers, values)
             return
         start = time.perf_counter()
         addresses = [b.opaque for b in buffers]
@@ -242,11 +244,18 @@ class Batch:
     def _run_one_by_one(self, buffers: Sequence[Buffer], values: dict[str, int]) -> None:
         known = {**self.values, **values}
         for launch in self.launches:
+            began = profile.now()
             seconds = self._run_launch(launch, buffers, values)
+            ended = profile.now()
             e = launch.loaded.estimates if launch.loaded is not None else None
             ops = evaluate(e.ops, known) if e is not None else 0
             size = evaluate(e.bytes, known) if e is not None else launch.buffers[0].nbytes
             GlobalCounters.record(launch.buffers[0].device, ops, size, seconds)
+            if PROFILE.value:
+                kind = "copy" if launch.loaded is None else "kernel"
+                name = f"copy {launch.buffers[1].device} -> {launch.buffers[0].device}" if kind == "copy" else ""
+                name = name or launch.loaded.name  # type: ignore[union-attr]
+                profile.record(kind, name, launch.buffers[0].device, began, ended, ops, size)
             if DEBUG.value >= 2:
                 _report(launch.loaded.name if launch.loaded is not None else "copy", launch, ops, size, seconds)
             if NAN_CHECK.value:
