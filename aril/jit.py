@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Generic, ParamSpec, TypeVar
 
-from aril.config import JIT
+from aril.config import JIT, JITBEAM, Context
 from aril.device import Buffer
 from aril.engine.lock import locked, noted
 from aril.engine.realize import Capture, JitError, is_realized, local, realize_uops, storage_of
@@ -161,6 +161,9 @@ class Jit(Generic[P, R]):
             if results:
                 results[0].realize(*results[1:])
             return out
+        if JITBEAM.value:
+            with Context(BEAM=JITBEAM.value):
+                return self._capture(args, kwargs, signature, tensors, values)
         return self._capture(args, kwargs, signature, tensors, values)
 
     # --- capture ---

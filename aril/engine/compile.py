@@ -220,22 +220,24 @@ def _load_missing(missing: dict[tuple[UOp, str, str], str | None], settings: Any
         entry = cache.get("kernel", where) if _persistent(opened) else None
         if entry is not None:
             try:
-                _loaded[key] = _make(device, *unpack_entry(entry))
+                _loaded[key] = make_loaded(device, *unpack_entry(entry))
                 stats["disk"] += 1
                 continue
             except (ValueError, KeyError, TypeError, IndexError):
                 pass  # an entry of another shape: made again below
-        todo.append((key, where))
+        todo.append((key, where, key[0]))
     if not todo:
         return
-    for (body, device, _), _where in todo:
+    for (body, device, _), _where, _ in todo:
         stats["compiled"] += 1
         _explain(body, device, settings)
-    if len(todo) >= PARALLEL_FROM and config.DEBUG.value < 3 and all(_persistent(Device[k[1]]) for k, _ in todo):
+    if config.BEAM.value:
+        todo = [(key, where, _searched(key, where, settings)) for key, where, _ in todo]
+    if len(todo) >= PARALLEL_FROM and config.DEBUG.value < 3 and all(_persistent(Device[k[1]]) for k, *_ in todo):
         _compile_in_workers(todo, settings)
         return
-    for key, where in todo:
-        body, device, _ = key
+    for key, where, body in todo:
+        device = key[1]
         opened = Device[device]
         renderer = renderer_of(device)
         if not _persistent(opened):
@@ -244,7 +246,7 @@ def _load_missing(missing: dict[tuple[UOp, str, str], str | None], settings: Any
         with profile.timed("compile", _name_of(body)):
             entry = pack_entry(*compile_body(body, renderer, opened.target))
         cache.put("kernel", where, entry)
-        _loaded[key] = _make(device, *unpack_entry(entry))
+        _loaded[key] = make_loaded(device, *unpack_entry(entry))
 
 
 # What has been compiled: by body, and by operations without sizes. They say why a kernel is compiled again.
@@ -280,13 +282,25 @@ def _name_of(body: UOp) -> str:
     return body.arg.name if body.arg is not None else "kernel"
 
 
-def _compile_in_workers(todo: list[tuple[Any, str]], settings: Any) -> None:
+def _searched(key: tuple[UOp, str, str], where: str, settings: Any) -> UOp:
+    """BEAM: the body with the steps that a search finds best on this machine."""
+    body, device, _ = key
+    opened = Device[device]
+    if not _persistent(opened) or not opened.allocator.host_visible:
+        return body
+    from aril.engine.search import tuned
+
+    plain = tuple([(n, 0 if n == "BEAM" else v) for n, v in settings])
+    return tuned(body, device, renderer_of(device), where, plain)
+
+
+def _compile_in_workers(todo: list[tuple[Any, str, UOp]], settings: Any) -> None:
     from aril.runtime import workers
 
     futures = []
     began = profile.now()
-    for key, where in sorted(todo, key=lambda item: -len(item[0][0].toposort())):  # the longest first
-        body, device, _ = key
+    for key, where, body in sorted(todo, key=lambda item: -len(item[2].toposort())):  # the longest first
+        device = key[1]
         payload = pickle.dumps((body, renderer_of(device), Device[device].target, settings))
         label = _name_of(body)
         futures.append((key, where, workers.submit("aril.engine.compile:compile_task", payload, label)))
@@ -296,7 +310,7 @@ def _compile_in_workers(todo: list[tuple[Any, str]], settings: Any) -> None:
             profile.record("compile", f"{_name_of(key[0])} (in a worker)", "", began, profile.now())
             began = profile.now()
         cache.put("kernel", where, entry)
-        _loaded[key] = _make(key[1], *unpack_entry(entry))
+        _loaded[key] = make_loaded(key[1], *unpack_entry(entry))
 
 
 def _persistent(device: Any) -> bool:
@@ -316,7 +330,8 @@ def _interpreted(body: UOp, device: str, renderer: Any) -> Loaded:
     return Loaded(program.name, loaded, names, program.chunks, program.estimates, device)
 
 
-def _make(device: str, binary: bytes, facts: dict[str, Any]) -> Loaded:
+def make_loaded(device: str, binary: bytes, facts: dict[str, Any]) -> Loaded:
+    """A kernel of the cache's entry, ready to launch."""
     chunks = decode(facts["chunks"])
     names = tuple(facts["variables"])
     kernel = CompiledKernel(
