@@ -292,8 +292,16 @@ class MovementMixin(ElementwiseMixin):
             x = self._shrink(tuple([(0, count * size) if i == axis else (0, d) for i, d in enumerate(self.shape)]))
             x = x._reshape((*self.shape[:axis], count, size, *self.shape[axis + 1 :]))
             return x._permute((*range(axis + 1), *range(axis + 2, x.ndim), axis + 1))
-        wide = self._reshape((*self.shape, 1))._expand((*self.shape, size))
-        return wide._shear(axis, self.ndim, dilation, 0, (count - 1) * step + 1)._every(axis, step)
+        length = (count - 1) * step + 1
+        x = self
+        if step > 1 and isinstance(n, int) and isinstance(length, int):
+            # whole steps, so that what `_every` pads is an element of x each, not one of every window
+            length = count * step
+            more = length + dilation * (size - 1) - n
+            if more > 0:
+                x = x._pad(tuple([(0, more) if i == axis else (0, 0) for i in range(x.ndim)]))
+        wide = x._reshape((*x.shape, 1))._expand((*x.shape, size))
+        return wide._shear(axis, self.ndim, dilation, 0, length)._every(axis, step)
 
     def _every(self, axis: int, step: int) -> Self:
         """Elements 0, step, 2 * step, ... of `axis`."""
