@@ -207,13 +207,9 @@ class RandomMixin:
 
     @classmethod
     def randperm(cls, n: int, dtype: DTypeLike | None = None, device: Any = None) -> Any:
-        """The numbers 0..n-1 in random order. Drawn when called (random keys are sorted on the host)."""
-        import numpy as np
-
-        from aril.tensor import Tensor
-
-        keys = cls._words((n,), device).numpy()
-        return Tensor(np.argsort(keys, kind="stable"), dtype=dtype or dtypes.default_int(), device=device)
+        """The numbers 0..n-1 in random order, each equally likely: the order of n random keys of 64 bits."""
+        order = cls._words((n,), device).argsort()
+        return order.cast(dtype) if dtype is not None else order
 
     def multinomial(self: Any, num_samples: int = 1, replacement: bool = False) -> Any:
         """Class numbers drawn by weights (.., classes) of at least 0: (.., num_samples).

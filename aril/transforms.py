@@ -1,7 +1,7 @@
 """Functions of functions: vmap, jvp, vjp, jacobian, hessian, over the graphs that calls of a function build.
 
-In come functions from tensors to tensors; out go such functions. A function is traced once; `vmap` then gives every node
-that depends on a mapped argument one more axis in front.
+In come functions from tensors to tensors; out go such functions. A function is traced once; `vmap` then gives every
+node that depends on a mapped argument one more axis in front.
 """
 
 from __future__ import annotations

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable
 from typing import Any, Self
 
 from aril.dtype import dtypes
-from aril.mixin.indexing import IndexingMixin
+from aril.mixin.order import OrderMixin
 
 _REDUCTIONS = ("none", "sum", "mean")
 
 
-class LayersMixin(IndexingMixin):
+class LayersMixin(OrderMixin):
     """Shapes stand beside each; floats of low precision are normalised in float32."""
 
     __slots__ = ()
