@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from aril.codegen.affine import Linear, linear, split_gate
 from aril.ops import OpGroup, Ops
@@ -56,9 +56,9 @@ class Access:
         """How far `lanes` turns of `loop` spread: "same", "contiguous", "near" (within a few vectors) or "far"."""
         stride = self.stride(loop)
         if stride is None:
-            at = [sample(self.form, loop, i) for i in range(lanes)]
-            if None in at:
+            if sample(self.form, loop, 0) is None:  # memory decides at every turn
                 return "far"
+            at = [sample(self.form, loop, i) for i in range(lanes)]
             places = [int(a or 0) for a in at]
             span = max(places) - min(places) + 1
             steps = {b - a for a, b in zip(places, places[1:], strict=False)}
@@ -73,21 +73,29 @@ def sample(form: Linear, loop: UOp, turn: int) -> int | None:
     """The value of an index at a turn of `loop`, all other loops at their first; None where memory decides."""
     total = form.const
     for atom, scale in form.terms.items():
-        values: dict[UOp, int] = {}
-        for u in atom.toposort():
-            src = [values[s] for s in u.src]
-            if u.op is Ops.RANGE:
-                values[u] = turn if u is loop else 0
-            elif u.op is Ops.CONST:
-                values[u] = int(u.arg)
-            elif u.op in _SAMPLED and u.dtype.kind in "ib":
-                values[u] = _SAMPLED[u.op](*src)
-            elif loop in u.ranges:
-                return None
-            else:
-                values[u] = 0
-        total += scale * values[atom]
+        value = _sample_atom(atom, loop, turn)
+        if value is None:
+            return None
+        total += scale * value
     return total
+
+
+@lru_cache(1024)  # asked again for every candidate of a choice of steps
+def _sample_atom(atom: UOp, loop: UOp, turn: int) -> int | None:
+    values: dict[UOp, int] = {}
+    for u in atom.toposort():
+        src = [values[s] for s in u.src]
+        if u.op is Ops.RANGE:
+            values[u] = turn if u is loop else 0
+        elif u.op is Ops.CONST:
+            values[u] = int(u.arg)
+        elif u.op in _SAMPLED and u.dtype.kind in "ib":
+            values[u] = _SAMPLED[u.op](*src)
+        elif loop in u.ranges:
+            return None
+        else:
+            values[u] = 0
+    return values[atom]
 
 
 _SAMPLED: dict[Ops, Callable[..., int]] = {
