@@ -24,13 +24,17 @@ _FACTORS = (2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 20, 24)
 _LEAST_WORK = 2048  # multiply-adds below which a tile does not pay for its code
 _BYTES_A_CYCLE = 5.0  # of one core from beyond its second-level cache
 _WAYS, _WAY = 8, 4096  # a first-level cache holds this many lines at one distance
+_LINE, _LINES = 64, 512  # bytes of a cache line, lines of a first-level cache
+_STRIPS = 8  # strips of rows there should be, for threads to share
+_FETCH = 24.0  # cycles for a line whose neighbours in time lie in other pages
 
 
 @dataclass(frozen=True, eq=False)
 class Tile:
     """A register tile. `cost` is in cycles a multiply-add of one lane; `staged` numbers the reduction's operands that
     are put into a panel, `blocked` are its loops that go around the nest so that panels stay small (with
-    the turns that stay inside), `packing` is the share of the time that filling panels takes."""
+    the turns that stay inside), `packing` is the share of the time that filling panels takes. `strip` is (the operand,
+    its row loop, tiles) of an operand without lanes that is packed for so many tiles of its rows at once."""
 
     lane: UOp
     lanes: int
@@ -40,6 +44,7 @@ class Tile:
     blocked: tuple[tuple[UOp, int], ...] = ()
     cost: float = 0.0
     packing: float = 0.0
+    strip: tuple[int, UOp, int] | None = None
 
     @property
     def accumulators(self) -> int:
@@ -58,6 +63,28 @@ def plan_contraction(plan: Plan, nest: Nest) -> bool:
         return False
     _apply(plan, nest, reduction, tile)
     return True
+
+
+def plan_tile(plan: Plan, nest: Nest, rank: int) -> bool:
+    """As `plan_contraction`, with the tile at place `rank` of the estimate's order (0: the best), for searches."""
+    body = _body(nest)
+    if body is None:
+        return False
+    tiles = _ranked(plan, nest, *body)
+    if rank >= len(tiles):
+        return False
+    _apply(plan, nest, body[0], tiles[rank])
+    return True
+
+
+def _ranked(plan: Plan, nest: Nest, reduction: UOp, loads: list[Access]) -> list[Tile]:
+    """Every tile with its cost, the cheapest first; one of those that differ only in what the estimate does not see."""
+    width = max(2, plan.renderer.vector_bytes // nest.itemsize)
+    found = _operands(plan, nest, reduction, loads)
+    if found is None:
+        return []
+    scored = [_score(plan, nest, reduction, *found, t) for t in _candidates(plan, nest, reduction, width)]
+    return sorted([t for t in scored if t is not None], key=lambda t: t.cost)
 
 
 def _body(nest: Nest) -> tuple[UOp, list[Access]] | None:
@@ -90,13 +117,11 @@ class _Operand:
 
 
 def _choose(plan: Plan, nest: Nest, reduction: UOp, loads: list[Access], width: int) -> Tile | None:
-    written = {a.storage for a in nest.accesses if a.is_store}
-    order = reduction_loads(plan.sink)
-    if any(a.node not in order for a in loads):
+    found = _operands(plan, nest, reduction, loads)
+    if found is None:
         return None
-    operands = [_Operand(order.index(a.node), a, a.storage not in written) for a in loads]
+    operands, ends = found
     own = frozenset(reduce_loops_of(reduction))
-    ends = [a for a in nest.accesses if not own & a.loops]
     best: Tile | None = None
     for tile in sorted(_candidates(plan, nest, reduction, width), key=lambda t: -t.accumulators):
         if best is not None and _least_cost(tile, own) >= best.cost:
@@ -105,6 +130,19 @@ def _choose(plan: Plan, nest: Nest, reduction: UOp, loads: list[Access], width: 
         if scored is not None and (best is None or scored.cost < best.cost * 0.999):
             best = scored
     return best
+
+
+def _operands(
+    plan: Plan, nest: Nest, reduction: UOp, loads: list[Access]
+) -> tuple[list[_Operand], list[Access]] | None:
+    """(the reduction's operands, the accesses after it)."""
+    written = {a.storage for a in nest.accesses if a.is_store}
+    order = reduction_loads(plan.sink)
+    if any(a.node not in order for a in loads):
+        return None
+    own = frozenset(reduce_loops_of(reduction))
+    operands = [_Operand(order.index(a.node), a, a.storage not in written) for a in loads]
+    return operands, [a for a in nest.accesses if not own & a.loops]
 
 
 def _least_cost(tile: Tile, own: frozenset[UOp]) -> float:
@@ -182,11 +220,21 @@ def _score(
     loads = staging = traffic = 0.0
     staged: list[int] = []
     blocked: tuple[tuple[UOp, int], ...] = ()
-    for x in operands:
+    strip: tuple[int, UOp, int] | None = None
+    for x in sorted(operands, key=lambda x: x.uses(lane)):
         count = prod([f for r, f in tile.rows if x.uses(r)])
         traffic += _traffic(plan, x, own, tile)
         if not x.uses(lane):
             loads += count * _broadcast_cost(x, tile)
+            if _is_scattered(x, own):
+                tiles = _strip_tiles(plan, nest, x, own, tile)
+                if tiles is not None and strip is None:
+                    uses = prod([length(r) for r in nest.loops if not x.uses(r)]) / (tile.lanes * tile.vectors)
+                    strip = (x.number, *tiles)
+                    staging += _FETCH / max(1.0, uses)
+                    traffic -= _traffic(plan, x, own, tile)
+                else:
+                    staging += _FETCH
             continue
         count *= tile.vectors
         contiguous = x.access.stride(lane) == 1
@@ -195,16 +243,19 @@ def _score(
             continue
         far = contiguous and _is_far(x, own, tile)
         direct = count * ((1.6 if far else 1.3) if contiguous else tile.lanes * 1.5)
+        if contiguous and _is_scattered(x, own):
+            direct += 2 * _FETCH * tile.vectors
         panel = None if contiguous and not far else _panel(plan, x, own, tile)
         if panel is not None:
             packed = prod([length(r) for r in own if x.uses(r)]) * tile.vectors
             panels = prod([length(r) for r in nest.loops if x.uses(r)]) / (tile.lanes * tile.vectors)
             again = max(1.0, _chunks_each(plan) / max(1.0, panels)) if panel else 1.0
             uses = max(1.0, prod([length(r) for r in nest.loops if not x.uses(r)]) / rows / again)
+            uses = uses if strip is None else min(uses, strip[2])
             price = packed * (0.3 if contiguous else 0.5) * tile.lanes / (depth * uses)
             inner = depth / prod([length(r) / inside for r, inside in panel])
             price += 2.5 * accumulators / inner if panel else 0.0
-            if price + count < direct and (not panel or not blocked or panel == blocked):
+            if price + count < direct and (not panel or strip is None and (not blocked or panel == blocked)):
                 staged.append(x.number)
                 staging += price
                 traffic -= _traffic(plan, x, own, tile)
@@ -224,7 +275,7 @@ def _score(
         waste *= -(-length(r) // f) * f / length(r)
     steps = depth / tile.lanes if across else depth
     cost = (cycles + end / max(1.0, steps)) * waste / (accumulators * tile.lanes)
-    return replace(tile, staged=tuple(staged), blocked=blocked, cost=cost, packing=staging / cycles)
+    return replace(tile, staged=tuple(staged), blocked=blocked, cost=cost, packing=staging / cycles, strip=strip)
 
 
 def _traffic(plan: Plan, x: _Operand, own: tuple[UOp, ...], tile: Tile) -> float:
@@ -252,6 +303,34 @@ def _broadcast_cost(x: _Operand, tile: Tile) -> float:
             return 4.0  # the rows push one another out of the first-level cache
     apart = any(x.uses(r) and abs(x.access.stride(r) or 64) * x.access.itemsize >= 64 for r, _ in tile.rows)
     return 1.05 if apart else 1.0
+
+
+def _is_scattered(x: _Operand, own: tuple[UOp, ...]) -> bool:
+    """Whether every step of the reduction reads another line of the operand, and they do not stay in cache."""
+    strides = [abs(x.access.stride(r) or 0) * x.access.itemsize for r in own if x.uses(r)]
+    if not strides or min(strides) < 4 * _LINE:
+        return False
+    steps = prod([length(r) for r in own if x.uses(r)])
+    return steps > _LINES or min(strides) % _WAY == 0 and steps > _WAYS
+
+
+def _strip_tiles(plan: Plan, nest: Nest, x: _Operand, own: tuple[UOp, ...], tile: Tile) -> tuple[UOp, int] | None:
+    """(the row loop, how many of its tiles are packed at once); None where the operand cannot be packed so."""
+    rows = [(r, f) for r, f in tile.rows if x.uses(r)]
+    inside = [r for r in own if x.uses(r)]
+    if len(rows) != 1 or not x.stageable or not all(is_constant(r) for r in inside) or not is_constant(rows[0][0]):
+        return None
+    row, f = rows[0]
+    tiles = -(-length(row) // f)
+    room = plan.renderer.l2 // 4 // (x.access.itemsize * f * prod([length(r) for r in inside]))
+    if room < 1 or tiles < 2:
+        return None
+    least = _STRIPS // max(1, prod([length(r) for r in nest.loops if x.uses(r) and r is not row]))
+    parts = max(-(-tiles // room), min(least, tiles // 4))
+    count = -(-tiles // max(1, parts))
+    if tiles % count and not nest.repeatable:
+        return None
+    return row, count
 
 
 def _end_cost(a: Access, tile: Tile, accumulators: int, across: bool) -> float:
@@ -318,16 +397,37 @@ def _apply(plan: Plan, nest: Nest, reduction: UOp, tile: Tile) -> None:
             vector_id = (*vector_id, 1)
         plan.do(Vectorize(vector_id), "lanes of the tile")
         inner.append(vector_id)
+    copied: dict[UOp, Id] = {}
     for row, f in tile.rows:
         tile_id, copies = _split(plan, nest, row, f, why)
+        copied[row] = copies
         if tile_id is None:
             outer.pop(row)
         else:
             outer[row] = tile_id
         plan.do(Upcast(copies), "rows of the tile")
+    last: Id | None = None
+    if tile.strip is not None:
+        _, row, tiles = tile.strip
+        count, tile_id = -(-length(row) // dict(tile.rows)[row]), outer[row]
+        if tiles < count:
+            plan.do(Split(tile_id, tiles, "exact" if count % tiles == 0 else "overlap"), "rows of a panel")
+            outer[row], last = (*tile_id, 0), (*tile_id, 1)
+        else:
+            outer.pop(row)
+            last = tile_id
     moved = {r for r in outer for number in tile.staged if r in reduction_loads_of(reduction)[number].ranges}
     _unroll(plan, tuple([r for r in own if r not in dict(tile.blocked)]), tile)
-    if moved and len(outer) > 1:
+    if last is not None:
+        assert tile.strip is not None
+        strip = reduction_loads_of(reduction)[tile.strip[0]].ranges
+        order = [outer[r] for r in outer if r in strip] + [outer[r] for r in outer if r not in strip] + [last]
+        places = sorted(order)
+        if order != places:
+            plan.do(Reorder(tuple(order)), "a strip of rows is packed once for all tiles that use it")
+            outer = {r: places[order.index(i)] for r, i in outer.items()}
+            last = places[-1]
+    elif moved and len(outer) > 1:
         order = [outer[r] for r in outer if r in moved] + [outer[r] for r in outer if r not in moved]
         if order != sorted(order):
             plan.do(Reorder(tuple(order)), "a panel is filled once for all tiles that use it")
@@ -337,7 +437,13 @@ def _apply(plan: Plan, nest: Nest, reduction: UOp, tile: Tile) -> None:
     now = plan.nest(0)
     loops = tuple([r for r in now.loops if r.arg.kind is AxisType.LOOP])
     most = CHUNKS
-    if tile.staged:  # chunks beyond those of the panels pack again what others have packed
+    if last is not None:
+        # chunks of other loops than the strip's pack it again
+        strips = tuple([r for r in loops if r.arg.id in {outer[q] for q in outer if q in strip}])
+        count = prod([length(r) for r in strips])
+        loops = strips if count >= 2 * _STRIPS else tuple([r for r in loops if r.arg.id != last])
+        most = CHUNKS if count >= 2 * _STRIPS else 2 * max(count, _STRIPS)
+    elif tile.staged:  # chunks beyond those of the panels pack again what others have packed
         panels = prod([length(r) for r in now.loops if r.arg.id in {outer[q] for q in moved}])
         again = max(1, int(0.15 / max(tile.packing, 1e-9)))
         most = panels * min(again, -(-max(16, 4 * plan.renderer.cores) // panels))
@@ -354,6 +460,11 @@ def _apply(plan: Plan, nest: Nest, reduction: UOp, tile: Tile) -> None:
         else:
             del depth[r]
             names = _block(plan, r.arg.id, names)
+    if tile.strip is not None and last is not None:
+        row = tile.strip[1]
+        layout = [last, *[i for r, i in depth.items() if r in strip], copied[row]]
+        load = reduction_loads(plan.sink)[tile.strip[0]]
+        plan.do(Stage(operands_of(plan.sink).index(load), tuple(layout)), "a strip of rows packed in the order of use")
     for number in tile.staged:
         load = reduction_loads(plan.sink)[number]
         layout = [i for r, i in depth.items() if r in reduction_loads_of(reduction)[number].ranges]

@@ -75,6 +75,8 @@ def _copy_loops(load: UOp, loops: list[UOp], start: int) -> tuple[dict[UOp, UOp]
                 continue
         groups.append([r])
     lanes = next((r for r in loops if r.arg.kind is AxisType.VECTOR), None)
+    if lanes is None and gate is None:  # nearest elements last, whatever the panel's order
+        groups.sort(key=lambda g: -abs(form.coefficient(g[-1]) or 0))
     for i, group in enumerate(groups):
         length = 1
         for r in group:
@@ -95,7 +97,8 @@ def _copy_loops(load: UOp, loops: list[UOp], start: int) -> tuple[dict[UOp, UOp]
         new.update({r: _int(0) for r in group[:-1]})
         new[last] = value
     for k, r in enumerate([r for r in loops if r not in plain]):
-        kind = AxisType.VECTOR if r.arg.kind is AxisType.VECTOR else AxisType.UPCAST
+        row = lanes is None and gate is None and r is loops[-1] and form.coefficient(r) == 1
+        kind = AxisType.VECTOR if r.arg.kind is AxisType.VECTOR or row else AxisType.UPCAST
         new[r] = UOp.range(r.src[0], (start + len(groups) + k,), kind)
         closing.append(new[r])
     return new, closing

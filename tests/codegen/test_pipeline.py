@@ -71,6 +71,8 @@ LARGE = {
     "conv weights": lambda: b.conv_weight(8, 16, 32, 24, 5),
     "conv data": lambda: b.conv_data(8, 16, 32, 24, 5),
     "updates": lambda: b.updates(500_000, 129, 3, 700_001),
+    "matmul of strips": lambda: b.matmul(250, 300, 601, "tn"),
+    "matmul of strips, narrow": lambda: b.matmul(211, 97, 1024, "tn"),
 }
 
 
