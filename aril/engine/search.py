@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from aril import config
-from aril.codegen import heuristics, panels, steps
+from aril.codegen import contraction, heuristics, panels, steps
 from aril.codegen.accumulate import separate
 from aril.codegen.estimate import estimate
 from aril.codegen.plan import Plan
@@ -35,6 +35,7 @@ from aril.uop import AxisType, UOp
 LARGEST = 2 * 10**10  # operations beyond which the kernel without steps would take too long to compare with
 MOST_BYTES = 256 << 20  # of arguments, of which a trial holds several copies
 ROUNDS = 12
+TILES = 12  # register tiles tried, for each list kept
 A_ROUND = 32  # candidates compiled in one round, for each list kept
 WORTH = 0.97  # a found list replaces the default one if it takes at most this share of its time
 
@@ -66,6 +67,10 @@ def tuned(body: UOp, device: str, renderer: Any, key: str, settings: Any) -> UOp
             if config.BEAM_DEBUG.value:
                 print(f"search {body.arg.name}: not searched, {why}", file=sys.stderr)
             return body
+        plan = Plan(sink, renderer)
+        heuristics.choose(plan)
+        if apply_steps(sink, tuple(plan.steps), renderer) is not plan.sink:
+            return body  # the default choice is more than a list of steps
         with profile.timed("search", body.arg.name):
             known = _Search(body, sink, device, renderer, key, settings, known).run()
     best = known[0].steps if known else None
@@ -114,7 +119,7 @@ class _Search:
         self.trial = Trial(self.sink, self.device, reference[0][1])
         default = Candidate(tuple(self._default()))
         starts = [default, Candidate(()), *self.known]
-        kept = self._measure([c.steps for c in starts])
+        kept = self._measure([*[c.steps for c in starts], *tile_lists(self.sink, self.renderer, TILES * self.width)])
         baseline = next((c for c in kept if c.steps == default.steps), None)
         if baseline is None:  # the default itself failed the comparison: say so, it is our mistake
             print(f"search {self._name}: the default steps compute something else than none", file=sys.stderr)
@@ -246,6 +251,19 @@ class _Search:
         if sink is not None:
             for more in additions(sink, max(2, self.renderer.vector_bytes // 4)):
                 yield (*now, *more)
+
+
+def tile_lists(sink: UOp, renderer: Any, most: int) -> Iterator[StepList]:
+    """The register tiles of a matrix product or convolution that the estimate finds best, for the clock to judge."""
+    for rank in range(most):
+        plan = Plan(sink, renderer)
+        try:
+            heuristics.merge_loops(plan)
+            if len(plan.sink.src) != 1 or not contraction.plan_tile(plan, plan.nest(0), rank):
+                return
+        except StepError:
+            continue
+        yield tuple(plan.steps)
 
 
 def variants(step: Step) -> Iterator[Step]:
