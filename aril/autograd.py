@@ -72,6 +72,8 @@ def inputs(u: UOp) -> tuple[UOp, ...]:
         if u.src[1].op is Ops.CALL:
             return u.src[1:]
         return (u.src[0], *[store.src[1] for store in _stores(u)])
+    if u.op is Ops.UNSHARD:  # of its MSTACK: one a device
+        return u.src[0].src
     if u.op is Ops.WHERE:
         return u.src[1:]
     if u.op in OpGroup.MOVEMENT or u.op in (Ops.REDUCE, Ops.COPY, Ops.INDEX):
@@ -260,6 +262,20 @@ def _index(u: UOp, g: UOp) -> Grads:
 
 _RULES[Ops.CONTIGUOUS] = lambda u, g: (g,)
 _RULES[Ops.CONTIGUOUS_BACKWARD] = lambda u, g: (UOp(Ops.CONTIGUOUS, (g,)),)
+
+
+@_rule(Ops.UNSHARD)
+def _unshard(u: UOp, g: UOp) -> Grads:
+    axis, parts = u.arg[0], u.src[0].src
+    if axis is None:  # the same value on every device: one of them stands for it
+        return (UOp(Ops.COPY, (g,), parts[0].device), *[None] * (len(parts) - 1))
+    out: list[UOp] = []
+    start: sint = 0
+    for p in parts:
+        pairs = tuple([(start, n) if i == axis else (0, n) for i, n in enumerate(p.shape)])
+        out.append(UOp(Ops.COPY, (shrink(g, pairs),), p.device))
+        start = simple_add(start, p.shape[axis])
+    return tuple(out)
 
 
 @_rule(Ops.COPY)

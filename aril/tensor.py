@@ -19,6 +19,7 @@ from aril.engine.lock import locked, note_assignment
 from aril.mixin import OpMixin
 from aril.mixin.base import broadcast_shape
 from aril.ops import OpGroup, Ops
+from aril.schedule.shard import is_sharded_storage, memory_of
 from aril.tensor_custom import CustomKernelMixin
 from aril.tensor_data import uop_of_data
 from aril.tensor_hash import HashMixin
@@ -26,6 +27,7 @@ from aril.tensor_indexing import TensorIndexing
 from aril.tensor_interop import InteropMixin
 from aril.tensor_linalg import LinalgMixin
 from aril.tensor_random import RandomMixin
+from aril.tensor_shard import ShardMixin, storage_like
 from aril.uop import UOp
 from aril.uop.node import Variable, toposort, track_origin, view_flat
 
@@ -55,7 +57,7 @@ class _LiveRef(weakref.ref):  # type: ignore[type-arg]
     key: int
 
 
-class Tensor(TensorIndexing, InteropMixin, RandomMixin, LinalgMixin, HashMixin, CustomKernelMixin, OpMixin):
+class Tensor(TensorIndexing, InteropMixin, RandomMixin, LinalgMixin, HashMixin, CustomKernelMixin, ShardMixin, OpMixin):
     """A lazy array: `Tensor([1, 2, 3])`, `Tensor(numpy_array)`, `Tensor(2.5)`, `Tensor.zeros(3, 4)`.
 
     data: nested lists, a number, bytes, a NumPy array (copied), another framework's array (through the buffer
@@ -323,6 +325,9 @@ class Tensor(TensorIndexing, InteropMixin, RandomMixin, LinalgMixin, HashMixin, 
 
         check_host_read()
         x = self.cast_default()
+        if isinstance(x.device, tuple):
+            self.realize()
+            x = self.to(x.device[0])
         _need_numbers(self)
         if not (_is_flat(x.uop) and x.uop.base.op is Ops.BUFFER):
             if x.uop.op is Ops.CONST or (x.uop.op is not Ops.CONTIGUOUS and _is_storage_view(x.uop)):
@@ -446,8 +451,11 @@ class Tensor(TensorIndexing, InteropMixin, RandomMixin, LinalgMixin, HashMixin, 
         if value.dtype.weak:
             value = value.cast(strong(value.dtype))
         self._device = self.device
-        flat = UOp.new_buffer(self._device, _elements(value.shape), value.dtype)
-        view = view_flat(flat, value.shape)
+        if isinstance(self._device, tuple):
+            view = storage_like(value, self._device)
+        else:
+            flat = UOp.new_buffer(self._device, _elements(value.shape), value.dtype)
+            view = view_flat(flat, value.shape)
         self.uop = view.after(view.store(value))
         note_assignment(self.uop)
         return self
@@ -505,8 +513,9 @@ def realize(tensors: Iterable[Tensor]) -> None:
         base = new.base
         if GRAD.value and t.dtype.kind == "f" and not _is_storage_view(old) and not _only_moves(base, old):
             t._history = old
-        if base.op is Ops.BUFFER and not _is_storage_view(old):
-            _came_from.setdefault(base, weakref.ref(old))
+        bottom = _bottom(new)
+        if bottom.op is Ops.BUFFER and not _is_storage_view(old):
+            _came_from.setdefault(bottom, weakref.ref(old))
         t.uop = new
         if t._device is None:
             t._device = new.device
@@ -531,11 +540,13 @@ def renew(written: Iterable[Buffer]) -> None:
     fresh: dict[UOp, UOp] = {}
     for t in _alive():
         base = _storage_base(t.uop)
-        if base.op is Ops.BUFFER and base.storage is not None and id(base.storage) in memory:
-            if base not in fresh:
-                fresh[base] = UOp.new_buffer(base.arg.device, base.arg.size, base.dtype)
-                fresh[base].storage = base.storage
-            t.uop = t.uop.substitute({base: fresh[base]})
+        written_to = [b for b in memory_of(base) if b.storage is not None and id(b.storage) in memory]
+        for b in written_to:
+            if b not in fresh:
+                fresh[b] = UOp.new_buffer(b.arg.device, b.arg.size, b.dtype)
+                fresh[b].storage = b.storage
+        if written_to:
+            t.uop = t.uop.substitute({b: fresh[b] for b in written_to})
             t._history = None
 
 
@@ -602,14 +613,14 @@ def _storage_base(u: UOp) -> UOp:
 def _is_storage_view(u: UOp) -> bool:
     """Whether `u` is memory seen through views, possibly with assignments pending."""
     base = _storage_base(u)
-    return base.op is Ops.AFTER or (base.op is Ops.BUFFER)
+    return base.op is Ops.AFTER or base.op is Ops.BUFFER or is_sharded_storage(base)
 
 
 def _is_writable_view(u: UOp) -> bool:
     """Whether each element of `u` is a place of its own in memory."""
     while u.op in _WRITABLE:
         u = u.src[0]
-    return u.op in (Ops.AFTER, Ops.BUFFER)
+    return u.op in (Ops.AFTER, Ops.BUFFER) or is_sharded_storage(u)
 
 
 def _is_shared(view: UOp) -> bool:
@@ -622,7 +633,7 @@ def _is_shared(view: UOp) -> bool:
 def _is_flat(u: UOp) -> bool:
     while u.op is Ops.RESHAPE:
         u = u.src[0]
-    return u.op is Ops.BUFFER
+    return u.op is Ops.BUFFER or is_sharded_storage(u)
 
 
 def _with_history(root: Tensor, targets: tuple[Tensor, ...]) -> UOp:
@@ -630,7 +641,7 @@ def _with_history(root: Tensor, targets: tuple[Tensor, ...]) -> UOp:
     as they are now, and assignments that have run as the memory they wrote."""
     known = {t.uop: t._history for t in _alive() if t._history is not None and _is_flat(t.uop)}
     own = {t.uop.base for t in targets}
-    before = {u.base: h._reshape((u.base.arg.size,)) for u, h in known.items() if u.base not in own}
+    before = {u.base: h._reshape(u.base.shape) for u, h in known.items() if u.base not in own}
     now = {t._history: t.uop for t in targets if t._history is not None}
     graph = root._history if root._history is not None and root.uop.base not in own else root.uop
     while True:

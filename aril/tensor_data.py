@@ -125,7 +125,11 @@ def _ml_name(name: str) -> str:
 
 
 def stored(raw: Any, shape: tuple[int, ...], dtype: DType, place: Any) -> UOp:
-    """Fresh storage on `place` holding the bytes `raw`."""
+    """Fresh storage on `place` (or on each of several) holding the bytes `raw`."""
+    if isinstance(place, tuple):
+        from aril.tensor_shard import stored_on_each
+
+        return stored_on_each(raw, tuple(shape), dtype, place)
     n = math.prod(shape)
     flat = UOp.new_buffer(place, n, dtype)
     flat.storage = Buffer(place, n, dtype).copyin(memoryview(raw))

@@ -45,6 +45,8 @@ class InteropMixin(CreationMixin):
 
         check_host_read()
         x = self.cast_default()
+        if isinstance(x.device, tuple):
+            x = x.realize().to(x.device[0])
         if not all(isinstance(d, int) for d in x.shape):
             sizes = tuple([_bound(d) for d in x.shape])
             return x.pad_to(*x.max_shape)._host()[tuple([slice(n) for n in sizes])]

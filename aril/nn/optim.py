@@ -46,7 +46,7 @@ class Optimizer:
     def _like_params(self) -> list[Tensor]:
         """State of zeros for each parameter, in memory from the start: the first step is then like all others."""
         return [
-            Tensor(bytes(p.numel() * p.dtype.itemsize), dtype=p.dtype, device=p.device).reshape(p.shape)
+            Tensor(bytes(p.numel() * p.dtype.itemsize), dtype=p.dtype, device=_home(p)).reshape(p.shape).shard_like(p)
             for p in self.params
         ]
 
@@ -81,6 +81,10 @@ class Optimizer:
     def _update(self, i: int, p: Tensor, g: Tensor) -> list[Tensor]:
         """Update parameter number `i` by gradient `g`; the tensors changed."""
         raise NotImplementedError
+
+
+def _home(t: Tensor) -> str:
+    return t.device[0] if isinstance(t.device, tuple) else t.device
 
 
 def _trainable(t: Tensor) -> bool:

@@ -3,9 +3,9 @@
 The passes, in order:
 
 1. `normalize`: storage becomes numbered parameters; the result is the key of the schedule cache.
-2. `inline` (`uop.function`), `drop_marks`, `empty_reductions`, `read_masks_from_results` (`prepare`), `merge_sums`,
-   `give_pads_to_operands` (`contractions`), `split_with_maximum` (`online`), `split_long_reductions`: tensor form to
-   tensor form.
+2. `inline` (`uop.function`), `distribute` (`shard`: from here on a node is on one device), `drop_marks`,
+   `empty_reductions`, `read_masks_from_results` (`prepare`), `merge_sums`, `give_pads_to_operands` (`contractions`),
+   `split_with_maximum` (`online`), `split_long_reductions`: tensor form to tensor form.
 3. `choose_stored` (`fuse`): the cost rule says which values are stored.
 4. `build` (`kernels`): bodies, dependencies, merging, order.
 5. `lower` (per kernel, on a miss of the kernel cache): tensor-form body to kernel form.
@@ -13,8 +13,11 @@ The passes, in order:
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 from aril.config import NAN_CHECK
-from aril.schedule import kernels
+from aril.schedule import collective, kernels, shard
 from aril.schedule.contractions import give_pads_to_operands, merge_sums
 from aril.schedule.kernels import Item, Schedule, Temp
 from aril.schedule.lower import lower
@@ -27,7 +30,6 @@ from aril.uop.function import inline
 # Sums are merged before pads move: the pads of a gradient stand between the sums. Long reductions are split last, as
 # their parts must not be merged again.
 PASSES = (
-    inline,
     drop_marks,
     empty_reductions,
     read_masks_from_results,
@@ -37,21 +39,24 @@ PASSES = (
     split_long_reductions,
 )
 
-_CACHE: dict[UOp, Schedule] = {}
+_CACHE: dict[tuple[Any, ...], Schedule] = {}
 CACHE_LIMIT = 4096
 
 
 def schedule(graph: UOp, params: int) -> Schedule:
     """The schedule of a normalised graph, from the cache where its structure has been seen."""
-    found = None if NAN_CHECK.value else _CACHE.get(graph)  # the lines of this graph, not of one like it
+    key = (graph, *collective.settings())
+    found = None if NAN_CHECK.value else _CACHE.get(key)  # the lines of this graph, not of one like it
     if found is None:
-        sink = graph
+        sink, plan = shard.distribute(inline(graph))
         for one in PASSES:
             sink = one(sink)
         found = kernels.build(sink, params)
+        if plan:
+            found = replace(found, results=shard.join_results(found.results, plan))
         if len(_CACHE) >= CACHE_LIMIT:
             _CACHE.pop(next(iter(_CACHE)))
-        _CACHE[graph] = found
+        _CACHE[key] = found
     return found
 
 

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 
 from aril.dtype import strong
 from aril.ops import OpGroup, Ops
-from aril.schedule.prepare import is_view
+from aril.schedule.prepare import is_flat_view, is_view
 from aril.uop import UOp, sint
 from aril.uop.shape import movement_arg
 
@@ -109,7 +109,7 @@ def must_store(sink: UOp, order: dict[UOp, None]) -> dict[UOp, None]:
     for u in order:
         if u.op is Ops.CONTIGUOUS or u.op is Ops.COPY:
             forced[u] = None
-            if u.op is Ops.COPY and not is_view(u.src[0]):
+            if u.op is Ops.COPY and not is_flat_view(u.src[0]):  # a copy takes a whole storage
                 forced[u.src[0]] = None
         elif u.op is Ops.STORE or u.op is Ops.CALL:
             forced[u] = None

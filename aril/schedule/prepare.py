@@ -46,7 +46,7 @@ def drop_marks(sink: UOp) -> UOp:
         new = u.with_src(tuple([done[s] for s in u.src])) if u.src else u
         if (
             new.op in _MARKS
-            or (new.op is Ops.CONTIGUOUS and is_flat_view(new.src[0]))
+            or (new.op is Ops.CONTIGUOUS and new.tag is None and is_flat_view(new.src[0]))
             or (new.op is Ops.COPY and new.src[0].device == new.arg)
         ):
             new = new.src[0]

@@ -1,0 +1,92 @@
+"""Tensors on several devices: split along an axis or whole on each. Mixed into Tensor.
+
+A sharded tensor is used like any other; `x.device` is the tuple of its devices. Operations stay on the devices where the parts lie,
+and move data only where they need other parts (`docs/decisions/0006-many-devices.md`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from aril.device import Buffer, canonical
+from aril.schedule.shard import Layout, layout_of, split_as, split_over, unshard
+from aril.uop import UOp
+from aril.uop.node import view_flat
+
+
+class ShardMixin:
+    """`shard`, `shard_`, `shard_like`."""
+
+    __slots__ = ()
+
+    def shard(self: Any, devices: Sequence[str], axis: int | None = None) -> Any:
+        """This value on several devices: split along `axis`, as evenly as it goes, or (None) whole on each.
+
+        Errors: ValueError for no devices, for one named twice and for a symbolic axis; IndexError for an axis that is not there.
+        """
+        if isinstance(devices, str):
+            raise TypeError(f"shard: expected a sequence of device names, not {devices!r}; to() moves to one device")
+        places = tuple([canonical(d) for d in devices])
+        if not places or len(set(places)) != len(places):
+            raise ValueError(f"shard: expected different devices, at least one, not {tuple(devices)}")
+        if axis is not None and not self.shape:
+            raise IndexError(f"shard: axis {axis} does not exist in a 0-d tensor; axis=None puts it on every device")
+        at = None if axis is None else self._axis(axis, "shard")
+        if len(places) == 1:
+            return self.to(places[0])
+        x = self.cast_default()
+        return self._placed(split_over(x.uop, places, at), places)
+
+    def shard_(self: Any, devices: Sequence[str], axis: int | None = None) -> Any:
+        """Shard this tensor itself; returns it."""
+        return self.replace(self.shard(devices, axis))
+
+    def shard_like(self: Any, y: Any) -> Any:
+        """This value on the devices of `y`, split along the same axis in the same stretches.
+
+        Errors: ValueError where the axis `y` is split on has another length here.
+        """
+        layout = layout_of(y.uop) if isinstance(y.device, tuple) else None
+        if layout is None:
+            return self.shard(y.device) if isinstance(y.device, tuple) else self.to(y.device)
+        if layout.axis is not None and (
+            len(self.shape) <= layout.axis or self.shape[layout.axis] != sum(layout.lengths)
+        ):
+            raise ValueError(
+                f"shard_like: a tensor of shape {self.shape} cannot lie as one of shape {y.shape} split on axis {layout.axis}"
+            )
+        x = self.cast_default()
+        return self._placed(split_as(x.uop, layout), layout.devices)
+
+    def _placed(self: Any, uop: UOp, devices: tuple[str, ...]) -> Any:
+        out = type(self)._new(uop, devices)
+        out._is_param = self._is_param
+        return out
+
+
+def storage_over(layout: Layout, shape: tuple[Any, ...], dtype: Any) -> UOp:
+    """Fresh memory for a value of `shape` lying as `layout` says."""
+    parts = []
+    for device, n in zip(layout.devices, layout.lengths, strict=True):
+        own = shape if layout.axis is None else (*shape[: layout.axis], n, *shape[layout.axis + 1 :])
+        size = 1
+        for d in own:
+            size *= d if isinstance(d, int) else int(d.vmax)
+        parts.append(view_flat(UOp.new_buffer(device, size, dtype), own))
+    return unshard(parts, layout.axis)
+
+
+def storage_like(value: UOp, devices: tuple[str, ...]) -> UOp:
+    """Fresh memory on `devices` in which `value` fits without moving."""
+    layout = layout_of(value) or Layout(devices, None, (1,) * len(devices))
+    return storage_over(layout, value.shape, value.dtype)
+
+
+def stored_on_each(raw: Any, shape: tuple[int, ...], dtype: Any, devices: tuple[str, ...]) -> UOp:
+    """The bytes `raw` in fresh memory on every device."""
+    whole = storage_over(Layout(devices, None, (1,) * len(devices)), shape, dtype)
+    for part in whole.src[0].src:
+        node = part.base
+        node.storage = Buffer(node.arg.device, node.arg.size, dtype).copyin(memoryview(raw))
+    return whole
