@@ -234,7 +234,7 @@ class ReduceMixin(MovementMixin):
 
     def softmin(self, axis: Any = -1, dtype: DTypeLike | None = None) -> Self:
         """softmax(-x) along `axis`."""
-        return self.neg().softmax(axis, dtype)
+        return self._floating().neg().softmax(axis, dtype)
 
     def _softmax_parts(self, axis: Any) -> tuple[Self, Self, Self]:
         wide = self._wide()
