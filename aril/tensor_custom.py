@@ -58,7 +58,7 @@ class CustomKernelMixin:
             if tensors[i].dtype.weak:
                 raise TypeError(f"custom_kernel: tensor {i} is {tensors[i].dtype.name}; cast it to a type with a size")
         place = {i: tensors[i]._kernel_target() for i in sorted(written)}
-        sources = [place[i].uop if i in written else _stored(tensors[i].uop) for i in order]
+        sources = [place[i].uop if i in written else tensors[i].uop.contiguous() for i in order]
         memory = [_bottom(s) for s in sources]
         for n, i in enumerate(order[: len(written)]):
             if memory.count(memory[n]) > 1:
@@ -87,13 +87,11 @@ def _base(u: UOp) -> UOp:
 
 
 def _bottom(u: UOp) -> UOp:
-    while u.src and (u.op in (Ops.RESHAPE, Ops.AFTER)):
+    if u.op is Ops.CONTIGUOUS and _base(u.src[0]).op in (Ops.BUFFER, Ops.AFTER):
+        u = u.src[0]  # whole storage is read where it lies
+    while u.op in (Ops.RESHAPE, Ops.AFTER):
         u = u.src[0]
     return u
-
-
-def _stored(u: UOp) -> UOp:
-    return u if _base(u).op in (Ops.BUFFER, Ops.AFTER) else UOp(Ops.CONTIGUOUS, (u,))
 
 
 def _on_nodes(cls: Any, order: list[int], count: int, grad_fxn: Gradient) -> Any:

@@ -146,12 +146,10 @@ def split_at_barriers(sink: UOp) -> UOp:
     if not barriers:
         return sink
     around = {r for b in barriers for r in b.ranges if r.arg.kind not in _LANES}
-    crossing = _registers_across(sink, barriers)
-    if crossing:
-        raise KernelFormError(
-            f"{crossing.arg.addrspace.name} memory {crossing.arg.slot} holds a value of one lane across a barrier: keep "
-            "it in LOCAL memory, one element a lane"
-        )
+    kept = _kept_across(sink, barriers)
+    if kept is not None:
+        what = "register memory" if kept.op is Ops.BUFFER else f"a {kept.dtype.name} loaded from memory that changes"
+        raise KernelFormError(f"a lane keeps {what} across a barrier: keep it in LOCAL memory, one element a lane")
     next_id = fresh_id(sink)
     done: dict[UOp, UOp] = {}
     for u in order:
@@ -191,18 +189,24 @@ def _need_closed_reads(barrier: UOp) -> None:
         )
 
 
-def _registers_across(sink: UOp, barriers: list[UOp]) -> UOp | None:
-    """Register memory that is used both before and after a barrier while lanes are open."""
-    before = {
-        n for b in barriers if any(r.arg.kind in _LANES for r in b.ranges) for n in b.toposort() if _is_register(n)
-    }
-    if not before:
-        return None
-    seen = sink.toposort(lambda n: n.op is not Ops.BARRIER)
-    return next((n for n in seen if n in before), None)
+def _kept_across(sink: UOp, barriers: list[UOp]) -> UOp | None:
+    """Something of one lane that is used on both sides of a barrier: register memory, or what was loaded from memory
+    that the kernel changes (which would be loaded again, when it may have changed)."""
+    changed = {_storage(u.src[0]) for u in sink.toposort() if u.op in (Ops.STORE, Ops.ATOMIC)}
+    parts = [UOp.sink(*b.src) for b in barriers if any(r.arg.kind in _LANES for r in b.ranges)]
+    seen: set[UOp] = set()
+    for part in [*parts, sink] if parts else []:
+        own = [n for n in part.toposort(lambda n: n.op is not Ops.BARRIER) if _belongs_to_a_lane(n, changed)]
+        again = next((n for n in own if n in seen), None)
+        if again is not None:
+            return again
+        seen.update(own)
+    return None
 
 
-def _is_register(n: UOp) -> bool:
+def _belongs_to_a_lane(n: UOp, changed: set[UOp | None]) -> bool:
+    if n.op is Ops.LOAD:
+        return _storage(n.src[0]) in changed and any(r.arg.kind in _LANES for r in n.ranges)
     return n.op is Ops.BUFFER and n.arg.addrspace is AddrSpace.REG
 
 

@@ -255,3 +255,57 @@ def test_only_independent_turns_are_optimised():
     assert not is_parallel(kernel(lambda x, y, i: x[0].store(y[i])))
     assert not is_parallel(kernel(lambda x, y, i: x[i // 2].store(y[i])))
     assert not is_parallel(kernel(lambda x, y, i: x[i].store(x[7 - i])))
+
+
+def test_a_kernel_inside_a_function_takes_what_it_is_called_with():
+    from aril.function import function
+
+    def cube(out: UOp, x: UOp) -> UOp:
+        i = UOp.range(x.numel(), 0)
+        return out[i].store(x[i] * x[i] * x[i]).end(i).sink()
+
+    @function
+    def f(x: Tensor) -> Tensor:
+        def grad(grads, args):
+            return None, grads[0] * 3 * args[1] * args[1]
+
+        return Tensor.custom_kernel(Tensor.empty(10), x, fxn=cube, grad_fxn=grad)[0] + 1
+
+    a = numbers(10)
+    x = Tensor(a)
+    y = f(x * 2)
+    np.testing.assert_allclose(y.numpy(), (2 * a) ** 3 + 1, rtol=1e-5)
+    (g,) = f(x * 2).sum().gradient(x)
+    np.testing.assert_allclose(g.numpy(), 6 * (2 * a) ** 2, rtol=1e-5)
+
+
+def test_a_foreign_function_is_called_by_its_address():
+    import ctypes
+    import ctypes.util
+
+    library = ctypes.util.find_library("m")
+    assert library is not None
+    address = ctypes.cast(ctypes.CDLL(library).cosf, ctypes.c_void_p).value
+
+    def cosine(out: UOp, x: UOp) -> UOp:
+        i = UOp.range(x.numel(), 0)
+        call = f"call float inttoptr (i64 {address} to ptr)({{t0}} {{0}})"
+        return out[i].store(UOp(Ops.CUSTOMI, (x[i],), (call, dtypes.float32, "llvm"), dtypes.float32)).end(i).sink()
+
+    a = numbers(10)
+    out = Tensor.custom_kernel(Tensor.empty(10), Tensor(a), fxn=cosine)[0]
+    np.testing.assert_allclose(out.numpy(), np.cos(a), rtol=1e-5)
+
+
+def test_a_value_that_a_lane_keeps_across_a_barrier_is_refused():
+    def kernel(x: UOp) -> UOp:
+        lane = UOp.range(8, 0, AxisType.LOCAL)
+        s = UOp.placeholder((8,), dtypes.float32, 0, AddrSpace.LOCAL)
+        t = UOp.placeholder((8,), dtypes.float32, 1, AddrSpace.LOCAL)
+        filled = s.after(UOp.barrier(s[lane].store(x[lane])))
+        value = filled[7 - lane].load()
+        other = UOp.barrier(t[lane].store(value + 1))
+        return filled.after(other)[lane].store(value).end(lane).sink()
+
+    with pytest.raises(KernelFormError, match="across a barrier"):
+        Tensor.custom_kernel(Tensor(numbers(8)), Tensor(numbers(8)), fxn=lambda x, y: kernel(x))
