@@ -21,6 +21,7 @@ from aril.engine.realize import Capture, JitError, is_realized, local, realize_u
 from aril.engine.replay import Batch
 from aril.ops import OpGroup, Ops
 from aril.schedule.prepare import is_flat_view
+from aril.schedule.shard import is_sharded_storage, memory_of
 from aril.tensor import Tensor, _alive, renew
 from aril.uop import UOp
 from aril.uop.node import toposort
@@ -39,7 +40,7 @@ class _Captured:
         signature: tuple[Any, ...],
         batch: Batch,
         template: Any,
-        outputs: list[tuple[UOp, int | None]],
+        outputs: list[tuple[UOp, tuple[int | None, ...]]],
         fresh: list[Buffer],
     ) -> None:
         self.signature, self.batch, self.template = signature, batch, template
@@ -180,10 +181,10 @@ class Jit(Generic[P, R]):
         # share.
         aliases = [Buffer(b.device, b.size, b.dtype, base=b.base or b, offset_bytes=b.offset_bytes) for b in inputs]
         stand_ins = []
-        for t, alias in zip(tensors, aliases, strict=True):
-            node = UOp.new_buffer(alias.device, alias.size, alias.dtype)
-            node.storage = alias
-            stand_ins.append(t.replace_uop(t.uop.substitute({t.uop.base: node})))
+        left_aliases = iter(aliases)
+        for t in tensors:
+            names = {b: _name_for(next(left_aliases)) for b in memory_of(t.uop)}
+            stand_ins.append(t.replace_uop(t.uop.substitute(names)))
         new_args, new_kwargs = _rebuild((args, kwargs), iter(stand_ins))
         before = {id(t): (weakref.ref(t), t.uop) for t in _alive()}
         capture = Capture()
@@ -191,7 +192,7 @@ class Jit(Generic[P, R]):
         try:
             out = self.function(*new_args, **new_kwargs)
             results = _tensors_of(out, [])
-            own = {t.uop.base for t in stand_ins} | set(noted.assignments)
+            own = {b for t in stand_ins for b in memory_of(t.uop)} | set(noted.assignments)
             left = [*results, *_left_behind(before, results, own, capture)]
             if left:
                 left[0].realize(*left[1:])
@@ -201,18 +202,21 @@ class Jit(Generic[P, R]):
         produced = {id(b) for launch in capture.launches for b in launch.buffers[: launch.item.outputs]}
         made = {id(b) for b in capture.made}
         fresh: list[Buffer] = []
-        outputs: list[tuple[UOp, int | None]] = []
+        outputs: list[tuple[UOp, tuple[int | None, ...]]] = []
         number = {id(a): i for i, a in enumerate(aliases)}
         for t in results:
-            buffer = storage_of(t.uop.base)
-            if id(buffer) in number:
-                outputs.append((t.uop, number[id(buffer)]))
-            elif id(buffer) in made and id(buffer) in produced:
-                if buffer not in fresh:
-                    fresh.append(buffer)
-                outputs.append((t.uop, len(aliases) + fresh.index(buffer)))
-            else:
-                outputs.append((t.uop, None))
+            places: list[int | None] = []  # of each of its buffers (one a device)
+            for node in memory_of(t.uop):
+                buffer = storage_of(node)
+                if id(buffer) in number:
+                    places.append(number[id(buffer)])
+                elif id(buffer) in made and id(buffer) in produced:
+                    if buffer not in fresh:
+                        fresh.append(buffer)
+                    places.append(len(aliases) + fresh.index(buffer))
+                else:
+                    places.append(None)
+            outputs.append((t.uop, tuple(places)))
         kept = {
             id(b)
             for launch in capture.launches
@@ -232,9 +236,10 @@ class Jit(Generic[P, R]):
         c.used = sorted({number[id(b)] for launch in capture.launches for b in launch.buffers if id(b) in number})
         self._refuse_aliases(c, inputs)
         self.captured = c
-        for t, (uop, which) in zip(results, outputs, strict=True):  # the caller's inputs come back as themselves
-            if which is not None and which < len(aliases):
-                t.uop = uop.substitute({uop.base: tensors[which].uop.base})
+        own_nodes = [b for t in tensors for b in memory_of(t.uop)]
+        for t, (uop, places_of) in zip(results, outputs, strict=True):  # the caller's inputs come back as themselves
+            pairs = zip(memory_of(uop), places_of, strict=True)
+            t.uop = uop.substitute({b: own_nodes[i] for b, i in pairs if i is not None and i < len(aliases)})
         renew([*c.state.values(), *[inputs[i] for i in c.written_inputs]])
         return out
 
@@ -283,22 +288,20 @@ class Jit(Generic[P, R]):
             c.runs = local.runs
         nodes: dict[int, UOp] = {}
         results = []
-        for uop, which in c.outputs:
-            if which is None:
-                if id(uop.base.storage) in c.state:
-                    node = UOp.new_buffer(uop.base.arg.device, uop.base.arg.size, uop.dtype)
-                    node.storage = uop.base.storage
-                    uop = uop.substitute({uop.base: node})
-                results.append(Tensor(uop))
-                continue
-            if which not in nodes:
-                if which < len(inputs):
-                    nodes[which] = tensors[which].uop.base
+        own_nodes = [b for t in tensors for b in memory_of(t.uop)]
+        for uop, places in c.outputs:
+            names: dict[UOp, UOp] = {}
+            for b, which in zip(memory_of(uop), places, strict=True):
+                if which is None:
+                    if id(b.storage) in c.state:
+                        names[b] = _name_for(b.storage)
+                elif which < len(inputs):
+                    names[b] = own_nodes[which]
                 else:
-                    b = buffers[which]
-                    nodes[which] = UOp.new_buffer(b.device, b.size, b.dtype)
-                    nodes[which].storage = b
-            results.append(Tensor(uop.substitute({uop.base: nodes[which]})))
+                    if which not in nodes:
+                        nodes[which] = _name_for(buffers[which])
+                    names[b] = nodes[which]
+            results.append(Tensor(uop.substitute(names)))
         return _rebuild(c.template, iter(results))  # type: ignore[no-any-return]
 
 
@@ -350,11 +353,11 @@ def _input_buffers(tensors: list[Tensor]) -> list[Buffer]:
     if todo:
         for t, uop in zip(todo, realize_uops([_whole(t.uop) for t in todo], [t.device for t in todo]), strict=True):
             t.uop = uop
-    return [storage_of(t.uop.base) for t in tensors]
+    return [storage_of(b) for t in tensors for b in memory_of(t.uop)]
 
 
 def _is_whole(u: UOp) -> bool:
-    return is_flat_view(u) and u.base.op is Ops.BUFFER and u.op is not Ops.AFTER
+    return is_sharded_storage(u) or (is_flat_view(u) and u.base.op is Ops.BUFFER and u.op is not Ops.AFTER)
 
 
 def _whole(u: UOp) -> UOp:
@@ -362,6 +365,13 @@ def _whole(u: UOp) -> UOp:
     while view.op in OpGroup.MOVEMENT:
         view = view.src[0]
     return u if u.op is Ops.AFTER or is_flat_view(u) else UOp(Ops.CONTIGUOUS, (u,))
+
+
+def _name_for(memory: Buffer) -> UOp:
+    """A fresh node that stands for `memory`."""
+    node = UOp.new_buffer(memory.device, memory.size, memory.dtype)
+    node.storage = memory
+    return node
 
 
 def _difference(function: Any, expected: tuple[Any, ...], found: tuple[Any, ...]) -> str:
