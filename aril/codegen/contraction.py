@@ -26,6 +26,7 @@ _BYTES_A_CYCLE = 5.0  # of one core from beyond its second-level cache
 _WAYS, _WAY = 8, 4096  # a first-level cache holds this many lines at one distance
 _LINE, _LINES = 64, 512  # bytes of a cache line, lines of a first-level cache
 _STRIPS = 8  # strips of rows there should be, for threads to share
+_STORE = 6.0  # cycles for a line that a tile stores in part
 _FETCH = 24.0  # cycles for a line whose neighbours in time lie in other pages
 
 
@@ -337,12 +338,17 @@ def _end_cost(a: Access, tile: Tile, accumulators: int, across: bool) -> float:
     """Cycles of a store, or of a load after the reduction, for one tile."""
     if across:
         return accumulators * 14.0
-    if tile.lane not in a.loops or a.stride(tile.lane) == 1:
+    stride = a.stride(tile.lane)
+    if tile.lane not in a.loops or stride == 1:
         return float(accumulators)
+    elements = accumulators * tile.lanes
+    # what the tile's rows leave of each line is fetched again for later tiles
+    near = prod([f for r, f in tile.rows if 0 < abs(a.stride(r) or 0) * a.itemsize < _LINE])
+    lines = elements / max(1, min(near, _LINE // a.itemsize)) if abs(stride or _LINE) * a.itemsize >= _LINE else 0.0
     for r, f in tile.rows:
         if a.stride(r) == 1 and f >= 4 and f & (f - 1) == 0:
-            return accumulators * tile.lanes * 0.6  # transposed in registers
-    return accumulators * tile.lanes * 1.3
+            return elements * 0.6 + lines * _STORE  # transposed in registers
+    return elements * 1.3 + lines * _STORE
 
 
 def _panel(plan: Plan, x: _Operand, own: tuple[UOp, ...], tile: Tile) -> tuple[tuple[UOp, int], ...] | None:
