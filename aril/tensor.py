@@ -452,7 +452,7 @@ class Tensor(TensorIndexing, InteropMixin, RandomMixin, LinalgMixin, HashMixin, 
             value = value.cast(strong(value.dtype))
         self._device = self.device
         if isinstance(self._device, tuple):
-            view = storage_like(value, self._device)
+            view = storage_like(self.uop, value, self._device)
         else:
             flat = UOp.new_buffer(self._device, _elements(value.shape), value.dtype)
             view = view_flat(flat, value.shape)
@@ -471,7 +471,7 @@ class Tensor(TensorIndexing, InteropMixin, RandomMixin, LinalgMixin, HashMixin, 
         u = self.uop
         while u.op is Ops.RESHAPE:
             u = u.src[0]
-        return self if u.op in (Ops.BUFFER, Ops.AFTER) else self.clone()
+        return self if u.op in (Ops.BUFFER, Ops.AFTER) or is_sharded_storage(u) else self.clone()
 
 
 @locked

@@ -10,6 +10,7 @@ from typing import Any
 
 from aril.ops import Ops
 from aril.schedule.custom import renumber_parameters, trace
+from aril.schedule.shard import layout_of
 from aril.uop import UOp
 from aril.uop.call import CallArg, call_kernel
 
@@ -32,6 +33,7 @@ class CustomKernelMixin:
 
             out = Tensor.custom_kernel(Tensor.empty(4), x, fxn=double)[0]
 
+        Of tensors on several devices each device runs the kernel of its own parts: `fxn` is called with their shapes.
         Tensors the kernel stores to are written in place when they are realized, as by `assign`.
         `grad_fxn(gradients, arguments)` gives the gradient of each argument (or None) from those of the written ones,
         in order; all are tensors.
@@ -46,14 +48,18 @@ class CustomKernelMixin:
             raise ValueError(
                 f"custom_kernel: tensors lie on {' and '.join(sorted(map(str, devices)))}; move them together first"
             )
-        kernel, written = trace(fxn, [t.uop for t in tensors])
+        kernel, written = trace(fxn, [(t.shape, t.dtype) for t in tensors])
+        parts = [trace(fxn, one) for one in _parts(tensors)]
+        if any(w != written for _, w in parts):
+            raise ValueError("custom_kernel: the kernel writes other tensors on one device than on another")
         if not written:
             raise ValueError(
                 "custom_kernel: the kernel stores into none of its tensors; store to one of the placeholders"
             )
         used = {u.arg.slot for u in kernel.toposort() if u.op is Ops.PARAM and not u.is_variable}
         order = [*sorted(written), *sorted(used - written)]
-        kernel = renumber_parameters(kernel, {slot: n for n, slot in enumerate(order)})
+        slots = {slot: n for n, slot in enumerate(order)}
+        kernel, *shares = [renumber_parameters(k, slots) for k in (kernel, *[k for k, _ in parts])]
         for i in written:
             if tensors[i].dtype.weak:
                 raise TypeError(f"custom_kernel: tensor {i} is {tensors[i].dtype.name}; cast it to a type with a size")
@@ -68,9 +74,8 @@ class CustomKernelMixin:
         binds = dict.fromkeys([u for t in tensors for u in t.uop.toposort() if u.op is Ops.BIND])
         named = {u.arg.name for u in kernel.toposort() if u.is_variable}
         sources += [b for b in binds if b.src[0].arg.name in named]
-        arg = CallArg(
-            kernel, len(written), None if grad_fxn is None else _on_nodes(type(self), order, len(tensors), grad_fxn)
-        )
+        grad = None if grad_fxn is None else _on_nodes(type(self), order, len(tensors), grad_fxn)
+        arg = CallArg(kernel, len(written), grad, tuple(shares))
         call = call_kernel(arg, sources)
         for t in place.values():
             advance(_base(t.uop), call)
@@ -78,6 +83,21 @@ class CustomKernelMixin:
             if t is not tensors[i]:
                 tensors[i].assign(t)
         return tensors
+
+
+def _parts(tensors: list[Any]) -> list[list[tuple[Any, Any]]]:
+    """For each of several devices the shapes and dtypes of what lies there; nothing for tensors on one device."""
+    if not isinstance(tensors[0].device, tuple):
+        return []
+    out: list[list[tuple[Any, Any]]] = [[] for _ in tensors[0].device]
+    for t in tensors:
+        layout = layout_of(t.uop)
+        for i, one in enumerate(out):
+            shape = t.shape
+            if layout is not None and layout.axis is not None:
+                shape = (*shape[: layout.axis], layout.lengths[i], *shape[layout.axis + 1 :])
+            one.append((shape, t.dtype))
+    return out
 
 
 def _base(u: UOp) -> UOp:

@@ -6,15 +6,16 @@ lanes), and which parameters it writes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from aril.codegen.accumulate import fresh_id, renumber, substitute_live
 from aril.codegen.affine import linear
-from aril.dtype import dtypes
+from aril.dtype import DType, dtypes, strong
 from aril.ops import OpGroup, Ops
 from aril.schedule.lower import HAND_WRITTEN, move_index
 from aril.uop import AddrSpace, AxisType, KernelInfo, UOp
+from aril.uop.node import Shape
 from aril.uop.symbolic import simplify
 from aril.uop.verify import check
 
@@ -267,9 +268,9 @@ def renumber_parameters(kernel: UOp, slots: dict[int, int]) -> UOp:
     return kernel.substitute(change)
 
 
-def trace(fxn: Callable[..., UOp], views: list[UOp]) -> tuple[UOp, set[int]]:
-    """(the kernel that `fxn` makes of placeholders for these values, the slots it writes)."""
-    places = [v.param_like(i) for i, v in enumerate(views)]
+def trace(fxn: Callable[..., UOp], values: Sequence[tuple[Shape, DType]]) -> tuple[UOp, set[int]]:
+    """(the kernel that `fxn` makes of placeholders for values of these shapes and dtypes, the slots it writes)."""
+    places = [UOp.param_from_shape(i, shape, strong(dtype)) for i, (shape, dtype) in enumerate(values)]
     kernel = kernel_form(fxn(*places))
     known = {p.base for p in places}
     for u in kernel.toposort():

@@ -18,15 +18,18 @@ Gradient = Callable[[tuple[UOp | None, ...], tuple[UOp, ...]], Sequence[UOp | No
 class CallArg(NamedTuple):
     """`kernel`: a SINK in kernel form, its parameters numbered as the sources; the first `written` of them are written.
 
-    `grad`: (gradients of what is written, sources) -> a gradient or None for each source.
+    `grad`: (gradients of what is written, sources) -> a gradient or None for each source. `parts`: where the sources
+    lie on several devices, the kernel of each, over its own parts of them.
     """
 
     kernel: UOp
     written: int
     grad: Gradient | None = None
+    parts: tuple[UOp, ...] = ()
 
     def __repr__(self) -> str:
-        return f"CallArg({self.kernel.digest.hex()}, {self.written})"
+        kernels = ", ".join([k.digest.hex() for k in (self.kernel, *self.parts)])
+        return f"CallArg({kernels}, {self.written})"
 
 
 def call_kernel(arg: CallArg, sources: Sequence[UOp]) -> UOp:

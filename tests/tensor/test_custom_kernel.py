@@ -309,3 +309,14 @@ def test_a_value_that_a_lane_keeps_across_a_barrier_is_refused():
 
     with pytest.raises(KernelFormError, match="across a barrier"):
         Tensor.custom_kernel(Tensor(numbers(8)), Tensor(numbers(8)), fxn=lambda x, y: kernel(x))
+
+
+@pytest.mark.parametrize("axis", [0, 1, None])
+def test_each_device_runs_the_kernel_of_its_own_part(axis):
+    devices = ("CPU", "CPU:1")
+    a = numbers(5, 4)
+    x = Tensor(a).shard(devices, axis)
+    out = Tensor.empty(5, 4).shard(devices, axis)
+    out = Tensor.custom_kernel(out, x * 2, fxn=add_one)[0]
+    assert out.device == devices
+    np.testing.assert_allclose((out * 3).numpy(), (a * 2 + 1) * 3, rtol=1e-6)
