@@ -1,7 +1,7 @@
 """Tensors on several devices: split along an axis or whole on each. Mixed into Tensor.
 
-A sharded tensor is used like any other; `x.device` is the tuple of its devices. Operations stay on the devices where the parts lie,
-and move data only where they need other parts (`docs/decisions/0006-many-devices.md`).
+A sharded tensor is used like any other; `x.device` is the tuple of its devices. Operations stay on the devices where
+the parts lie, and move data only where they need other parts (`docs/decisions/0006-many-devices.md`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ class ShardMixin:
     def shard(self: Any, devices: Sequence[str], axis: int | None = None) -> Any:
         """This value on several devices: split along `axis`, as evenly as it goes, or (None) whole on each.
 
-        Errors: ValueError for no devices, for one named twice and for a symbolic axis; IndexError for an axis that is not there.
+        Errors: ValueError for no devices, for one named twice and for a symbolic axis; IndexError for an axis that is
+        not there.
         """
         if isinstance(devices, str):
             raise TypeError(f"shard: expected a sequence of device names, not {devices!r}; to() moves to one device")
@@ -54,7 +55,8 @@ class ShardMixin:
             len(self.shape) <= layout.axis or self.shape[layout.axis] != sum(layout.lengths)
         ):
             raise ValueError(
-                f"shard_like: a tensor of shape {self.shape} cannot lie as one of shape {y.shape} split on axis {layout.axis}"
+                f"shard_like: a tensor of shape {self.shape} cannot lie as one of shape {y.shape} split on axis "
+                f"{layout.axis}"
             )
         x = self.cast_default()
         return self._placed(split_as(x.uop, layout), layout.devices)
@@ -77,9 +79,9 @@ def storage_over(layout: Layout, shape: tuple[Any, ...], dtype: Any) -> UOp:
     return unshard(parts, layout.axis)
 
 
-def storage_like(value: UOp, devices: tuple[str, ...]) -> UOp:
-    """Fresh memory on `devices` in which `value` fits without moving."""
-    layout = layout_of(value) or Layout(devices, None, (1,) * len(devices))
+def storage_like(x: UOp, value: UOp, devices: tuple[str, ...]) -> UOp:
+    """Fresh memory on `devices` for `value`, lying as `x` does."""
+    layout = layout_of(x) or Layout(devices, None, (1,) * len(devices))
     return storage_over(layout, value.shape, value.dtype)
 
 

@@ -1,7 +1,7 @@
 """Collectives: one partial value on each of several devices in, the combined value on every one of them out.
 
-Copies and elementwise nodes only, so that no later pass knows of more than one device. Every device gets the same bits: for each
-element the terms are combined in one order, whoever asks.
+Copies and elementwise nodes only, so that no later pass knows of more than one device. Every device gets the same bits:
+for each element the terms are combined in one order, whoever asks.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from aril.ops import Ops
 from aril.uop import UOp
 from aril.uop.shape import reshape, shrink
 
-# Below this a message costs its start, not its bytes: fewest steps win. Above the second figure each device keeps to its
-# neighbour, so that no link carries more than one chunk at a time.
+# Below this a message costs its start, not its bytes: fewest steps win. Above the second figure each device keeps to
+# its neighbour, so that no link carries more than one chunk at a time. Neither has been measured between GPUs.
 SMALL = 64 << 10
 LARGE = 8 << 20
 
@@ -64,9 +64,10 @@ def choose(nbytes: int | None, devices: int) -> str:
 def allreduce(parts: Sequence[UOp], op: Ops, devices: Sequence[str]) -> tuple[UOp, ...]:
     """On every device all of `parts` (one a device, of one shape) combined by `op`.
 
-    naive: every part goes everywhere; n(n-1) copies of the whole. all2all: device i combines chunk i, then chunks go everywhere;
-    2n(n-1) copies of a chunk. ring: chunks travel from neighbour to neighbour (Patarasuk and Yuan, "Bandwidth optimal all-reduce
-    algorithms for clusters of workstations", 2009); as many copies, one a device at a time.
+    naive: every part goes everywhere; n(n-1) copies of the whole. all2all: device i combines chunk i, then chunks go
+    everywhere; 2n(n-1) copies of a chunk. ring: chunks travel from neighbour to neighbour (Patarasuk and Yuan,
+    "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009);
+    as many copies, one a device at a time.
     """
     if len(parts) == 1:
         return tuple(parts)

@@ -205,6 +205,7 @@ def _empty_shear(p: UOp, axis: int, length: int) -> UOp:
 
 
 def padded(m: Parts, a: int, pairs: Any, fill: Any) -> Any:
+    """The first part gets what is before, the last what is after."""
     if not all(isinstance(v, int) for v in pairs[a]):
         return None
     last = len(m.parts) - 1

@@ -1,8 +1,9 @@
 """Values on several devices: a tensor graph with UNSHARD in, the same graph with every node on one device out.
 
-UNSHARD(MSTACK(parts), (axis, shape)) is one value whose part i lies on device i: consecutive stretches of `axis`, of any lengths, or
-(axis None) the whole on each. `distribute` pushes UNSHARD to the roots: an operation on such values becomes the same operation on
-each part, and data moves only where it must. Nothing is padded: parts differ in shape where an axis does not divide.
+UNSHARD(MSTACK(parts), (axis, shape)) is one value whose part i lies on device i: consecutive stretches of `axis`, of
+any lengths, or (axis None) the whole on each. `distribute` pushes UNSHARD to the roots: an operation on such values
+becomes the same operation on each part, and data moves only where it must. Nothing is padded: parts differ in shape
+where an axis does not divide.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from aril.schedule.parts import (
 )
 from aril.schedule.prepare import is_flat_view, is_view
 from aril.uop import UOp
+from aril.uop.call import CallArg, call_kernel
 from aril.uop.function import inline
 from aril.uop.shape import expand, movement_arg, reshape
 
@@ -55,7 +57,9 @@ def layout_of(x: UOp) -> Layout | None:
 
 
 def distribute(sink: UOp) -> tuple[UOp, tuple[tuple[int, int | None], ...]]:
-    """(`sink` with one root for every part, how its roots go together again: (how many parts, axis) of each; 0 for one of one device).
+    """(`sink` with one root for every part, how its roots go together again).
+
+    The latter is (how many parts, axis) of each root, 0 parts for a root on one device.
 
     Before: ``SINK(ADD(UNSHARD(MSTACK(a0, a1), (0, shape)), 1))``. After: ``SINK(ADD(a0, 1), ADD(a1, 1))``.
     """
@@ -92,7 +96,10 @@ def _is_own_memory(u: UOp) -> bool:
 
 
 def _result(part: UOp, device: str, kept: bool) -> UOp:
-    """A part of a result, in whole storage. The tag tells a constant's parts apart, and keeps a copy of another tensor's memory."""
+    """A part of a result, in whole storage.
+
+    The tag tells a constant's parts apart, and keeps a copy of another tensor's memory.
+    """
     if part.device is None or (is_view(part) and not (kept and is_flat_view(part))):
         return UOp(Ops.CONTIGUOUS, (part,), tag=device)
     return part
@@ -327,8 +334,8 @@ def _stored(s: _Spread, u: UOp) -> Any:
         return u.with_src((target, gather(value, target.device), *[s.one(g) for g in u.src[2:]]))
     if not all(_is_place(p) for p in target.parts):
         raise NotImplementedError(
-            f"assignment to a view of shape {u.src[0].shape} that cuts across the axis a tensor is sharded on; assign to the whole "
-            "tensor, or through a view that keeps that axis"
+            f"assignment to a view of shape {u.src[0].shape} that cuts across the axis a tensor is sharded on; assign "
+            "to the whole tensor, or through a view that keeps that axis"
         )
     lengths = target.lengths if target.axis is not None else ()
     more = [s.laid_out(v, target.devices, target.axis, lengths) for v in u.src[1:]]
