@@ -15,6 +15,7 @@ from aril.codegen.analysis import Access, Nest, is_constant, length, reduce_loop
 from aril.codegen.chunks import chunk_output
 from aril.codegen.contraction import plan_contraction
 from aril.codegen.plan import Plan
+from aril.codegen.residues import split_residues
 from aril.codegen.steps import (
     Chunk,
     Id,
@@ -157,7 +158,7 @@ def cover_of(access: Access, lane: UOp) -> list[UOp]:
     reach = 1
     while reach < step:
         loop = next((r for r in access.loops if is_constant(r) and length(r) > 1 and access.stride(r) == reach), None)
-        if loop is None or loop in found or loop.arg.kind is not AxisType.LOOP:
+        if loop is None or loop in found or loop.arg.kind not in (AxisType.LOOP, AxisType.UPCAST):
             return []
         found.append(loop)
         reach *= length(loop)
@@ -165,6 +166,7 @@ def cover_of(access: Access, lane: UOp) -> list[UOp]:
 
 
 def _plan_generic(plan: Plan, index: int, shared: bool) -> None:
+    split_residues(plan, index)
     nest = plan.nest(index)
     width = max(2, plan.renderer.vector_bytes // nest.itemsize)
     lane, inner = _choose_lanes(nest, width)
@@ -184,6 +186,8 @@ def _fill_blocks(plan: Plan, nest: Nest, lane: UOp) -> None:
     """Copies of the loops that fill the room between the lanes of a store."""
     cover = {r: None for a in nest.accesses if a.is_store and lane in a.loops for r in cover_of(a, lane)}
     for r in cover:
+        if r.arg.kind is AxisType.UPCAST:
+            continue
         plan.do(Upcast(r.arg.id), "lanes and copies fill a block together")
 
 

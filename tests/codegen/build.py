@@ -429,3 +429,29 @@ def updates(*sizes: int) -> Kernel:
         sink(*effects), outputs, more,
         lambda: [*[p.astype(float) * 0.5 + g for p, g in zip(before, more, strict=True)], more[-1].astype(float).sum()],
     )  # fmt: skip
+
+
+def stepped_window(rows: int, n: int, window: int, step: int) -> Kernel:
+    """The sum over k of `x[row, (i - k) / step, k]` where the division leaves no rest and the place exists."""
+    b = Build()
+    x = b.array(rows, n, window)
+    size = (n - 1) * step + window
+    row, i = b.loops(rows, size)
+    k = b.loop(window, REDUCE)
+    moved = UOp(Ops.ADD, (i, UOp(Ops.MUL, (k, UOp.const(dtypes.weakint, -1)))))
+    by, one = UOp.const(dtypes.weakint, step), UOp.const(dtypes.weakint, 1)
+    place = UOp(Ops.FLOORDIV, (moved, by))
+    gate = UOp(Ops.CMPLT, (UOp(Ops.FLOORMOD, (moved, by)), one))
+    gate = UOp(Ops.AND, (gate, UOp(Ops.CMPLT, (place, UOp.const(dtypes.weakint, n)))))
+    gate = UOp(Ops.AND, (gate, UOp(Ops.CMPLT, (UOp.const(dtypes.weakint, -1), place))))
+    index = UOp(Ops.WHERE, (gate, at((rows, n, window), row, place, k), UOp(Ops.Invalid, (), None, dtypes.weakint)))
+    value = UOp.param(1, dtypes.float32, x.size).index(index).load(UOp.const(dtypes.float32, 0.0))
+
+    def expected() -> list[np.ndarray]:
+        out = np.zeros((rows, size))
+        for j in range(n):
+            out[:, j * step : j * step + window] += x[:, j]
+        return [out]
+
+    out = store(0, (rows, size), [row, i], reduce(Ops.ADD, value, k))
+    return Kernel(sink(out), [(0, np.zeros((rows, size), np.float32))], [x], expected)

@@ -56,6 +56,8 @@ KERNELS = {
     "gather rows": lambda: b.gather_rows(9, 20, 5),
     "two nests": lambda: b.two_outputs(4, 33),
     "updates": lambda: b.updates(400, 129, 3, 701),
+    "stepped window": lambda: b.stepped_window(3, 20, 4, 2),
+    "stepped window of three": lambda: b.stepped_window(2, 11, 6, 3),
 }
 SLOW = {"conv with bias", "matmul deep", "matmul float64", "conv weights 5x5"}  # for the interpreter
 LARGE = {
