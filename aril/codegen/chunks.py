@@ -31,7 +31,7 @@ def chunk_output(
     be. `loops` are those to take (default: all of the nest). With `exact` every chunk has the same number of turns;
     there are about `most` of them, or fewer.
     """
-    if total < 2 * CHUNK_NS or not nest.repeatable and any(u.op is Ops.ATOMIC for u in nest.nodes):
+    if not plan.shares or total < 2 * CHUNK_NS or not nest.repeatable and any(u.op is Ops.ATOMIC for u in nest.nodes):
         return
     shared = nest.loops if loops is None else loops
     for u in nest.reduces:  # a reduction that a chunk loop does not move would be done once a chunk

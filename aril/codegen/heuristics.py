@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable
 
 from aril.codegen.analysis import Access, Nest, is_constant, length, reduce_loops_of
+from aril.codegen.attention import is_chain, plan_chain
 from aril.codegen.chunks import chunk_output
 from aril.codegen.contraction import plan_contraction
 from aril.codegen.plan import Plan
@@ -67,6 +68,10 @@ def choose(plan: Plan) -> None:
 
 
 def _choose_all(plan: Plan) -> None:
+    if is_chain(plan.sink):
+        if not plan.renderer.chunks_are_lanes:
+            plan_chain(plan, choose)
+        return
     merge_loops(plan)
     if plan.renderer.chunks_are_lanes:
         _spread(plan)
@@ -110,7 +115,10 @@ def _is_plain(nest: Nest) -> bool:
         return False
     if nest.effect.op is Ops.END and any(s.op is not Ops.RANGE for s in nest.effect.src[1:]):
         return False
-    return all(r.arg.kind in (AxisType.LOOP, AxisType.REDUCE) for r in nest.nodes if r.op is Ops.RANGE)
+    # a GLOBAL loop around the whole nest stands still (see `attention`)
+    own = set(nest.effect.src[1:]) if nest.effect.op is Ops.END else set()
+    kinds = {r.arg.kind for r in nest.nodes if r.op is Ops.RANGE and (r in own or r.arg.kind is not AxisType.GLOBAL)}
+    return kinds <= {AxisType.LOOP, AxisType.REDUCE}
 
 
 def merge_loops(plan: Plan) -> None:

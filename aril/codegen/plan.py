@@ -25,6 +25,7 @@ class Plan:
         self.reasons: list[str] = []
         self.renames: dict[Id, Id] = {}
         self.stopped = ""
+        self.shares = True  # whether loops may become the launch index
 
     def do(self, step: Step, why: str = "asked for") -> None:
         """Apply a step. Errors: StepError."""

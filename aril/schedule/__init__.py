@@ -5,7 +5,7 @@ The passes, in order:
 1. `normalize`: storage becomes numbered parameters; the result is the key of the schedule cache.
 2. `inline` (`uop.function`), `distribute` (`shard`: from here on a node is on one device), `drop_marks`,
    `empty_reductions`, `read_masks_from_results` (`prepare`), `merge_sums`, `give_pads_to_operands` (`contractions`),
-   `split_with_maximum` (`online`), `split_long_reductions`: tensor form to tensor form.
+   `divide_after_sums`, `split_with_maximum` (`online`), `split_long_reductions`: tensor form to tensor form.
 3. `choose_stored` (`fuse`): the cost rule says which values are stored.
 4. `build` (`kernels`): bodies, dependencies, merging, order.
 5. `lower` (per kernel, on a miss of the kernel cache): tensor-form body to kernel form.
@@ -22,7 +22,7 @@ from aril.schedule.contractions import give_pads_to_operands, merge_sums
 from aril.schedule.kernels import Item, Schedule, Temp
 from aril.schedule.lower import lower
 from aril.schedule.normalize import Normalized, normalize
-from aril.schedule.online import split_with_maximum
+from aril.schedule.online import divide_after_sums, split_with_maximum
 from aril.schedule.prepare import drop_marks, empty_reductions, read_masks_from_results, split_long_reductions
 from aril.uop import UOp
 from aril.uop.function import inline
@@ -35,6 +35,7 @@ PASSES = (
     read_masks_from_results,
     merge_sums,
     give_pads_to_operands,
+    divide_after_sums,
     split_with_maximum,
     split_long_reductions,
 )

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from aril.dtype import DType, strong
 from aril.ops import OpGroup, Ops
+from aril.schedule.chain import chain
 from aril.schedule.fuse import (
     OP_WEIGHT,
     Fusion,
@@ -24,10 +25,11 @@ from aril.schedule.fuse import (
     nbytes,
     numel,
 )
+from aril.schedule.lower import lower
 from aril.schedule.merge import Draft, bundle, merge
 from aril.schedule.prepare import is_flat_view
 from aril.schedule.versions import keep_every_state, keep_states, keep_values
-from aril.uop import KernelInfo, ParamArg, UOp
+from aril.uop import AddrSpace, KernelInfo, ParamArg, UOp
 from aril.uop.call import targets
 from aril.uop.node import toposort, view_flat
 
@@ -164,7 +166,8 @@ def build(sink: UOp, params: int) -> Schedule:
     order = sink.toposort()
     rep, drafts, temps = _draft(order, fusion, params, sink)
     _link(drafts, fusion)
-    kernels = bundle(merge(list(drafts.values()), drafts, fusion, rep))
+    merged = merge(list(drafts.values()), drafts, fusion, rep)
+    kernels = bundle(chain(merged, sink.src, _lowers))
     out = _finish(kernels, sink, rep, params, temps)
     forget_sizes()
     return out
@@ -335,17 +338,27 @@ def _body(d: Draft) -> tuple[UOp, tuple[int, ...], int, int]:
     """(the kernel's body with parameters numbered from 0, the global numbers, how many are written, bytes touched)."""
     nests = [UOp.group(*[UOp(Ops.STORE, (t, v)) for t, v in stores]) for stores in d.stores]
     sink = UOp.sink(*nests)
-    written = dict.fromkeys(t.base for stores in d.stores for t, _ in stores)
+    scratch = {p: UOp.buffer(i, p.dtype, p.arg.size, AddrSpace.LOCAL) for i, p in enumerate(d.scratch)}
+    written = dict.fromkeys(t.base for stores in d.stores for t, _ in stores if t.base not in scratch)
     used = dict(written)
     for n in sink.toposort():
-        if n.op is Ops.PARAM and not n.is_variable:
+        if n.op is Ops.PARAM and not n.is_variable and n not in scratch:
             used[n] = None
     local = {p: UOp(Ops.PARAM, (), p.arg._replace(slot=i, device=None), p.dtype) for i, p in enumerate(used)}
-    body = sink.substitute(local)
-    size = sum(nbytes(t) for stores in d.stores for t, _ in stores) + _read_bytes(
-        UOp.sink(*[v for stores in d.stores for _, v in stores])
+    body = sink.substitute({**local, **scratch})
+    size = sum(nbytes(t) for stores in d.stores for t, _ in stores if t.base not in scratch) + _read_bytes(
+        UOp.sink(*[v.substitute(scratch) for stores in d.stores for _, v in stores])
     )
     return body.replace(arg=KernelInfo(name=_name(d))), tuple([p.arg.slot for p in used]), len(written), size
+
+
+def _lowers(d: Draft) -> bool:
+    """Whether a draft with scratch has a kernel form."""
+    try:
+        lower(_body(d)[0])
+    except NotImplementedError:
+        return False
+    return True
 
 
 def _read_bytes(values: UOp) -> int:

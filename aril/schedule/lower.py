@@ -11,6 +11,7 @@ from typing import Any
 
 from aril.dtype import dtypes
 from aril.ops import OpGroup, Ops
+from aril.schedule.rows import is_scratch, share_chunks
 from aril.uop import AxisType, KernelInfo, UOp, sint
 from aril.uop.shape import movement_arg
 from aril.uop.symbolic import simplify
@@ -322,7 +323,8 @@ def _one_pad(u: UOp) -> bool:
 
 
 def lower(kernel: UOp) -> UOp:
-    """A kernel's tensor-form body (a SINK of STOREs and GROUPs of STOREs, storage as PARAMs) in kernel form.
+    """A kernel's tensor-form body (a SINK of STOREs and GROUPs of STOREs, storage as PARAMs) in kernel form. Errors:
+    NotImplementedError for what no kernel does.
 
     Before: ``SINK(STORE(out, REDUCE(MUL(a, b))))``. After: ``SINK(END(STORE(INDEX(out, i), REDUCE(MUL(LOAD..,
     LOAD..), k)), i))``.
@@ -341,4 +343,10 @@ def lower(kernel: UOp) -> UOp:
             target, value = s.src
             body.append(UOp(Ops.STORE, (state.target(target, index), state.value(value, index if value.shape else ()))))
         effects.append(UOp.group(*body).end(*ranges))
-    return UOp.sink(*effects, arg=kernel.arg if kernel.arg is not None else KernelInfo())
+    sink = UOp.sink(*effects, arg=kernel.arg if kernel.arg is not None else KernelInfo())
+    if any(is_scratch(u) for u in sink.toposort()):
+        shared = share_chunks(sink)
+        if shared is None:
+            raise NotImplementedError("nests that hand values on in scratch need common outer loops")
+        return shared
+    return sink

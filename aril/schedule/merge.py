@@ -36,13 +36,14 @@ class Draft:
     reads: set[UOp] = field(default_factory=set)
     assigned: set[UOp] = field(default_factory=set)  # storage of others that it writes
     weight: float = 0.0
+    scratch: tuple[UOp, ...] = ()  # storage that only its own nests see
 
 
-def _reach(drafts: list[Draft]) -> dict[Draft, int]:
+def reach(drafts: list[Draft]) -> dict[Draft, int]:
     """For each draft a bit mask of the drafts it depends on, directly or not."""
     number = {d: i for i, d in enumerate(drafts)}
     masks: dict[Draft, int] = {}
-    for d in _topological(drafts):
+    for d in topological(drafts):
         m = 0
         for p in d.deps:
             m |= masks[p] | 1 << number[p]
@@ -50,7 +51,7 @@ def _reach(drafts: list[Draft]) -> dict[Draft, int]:
     return masks
 
 
-def _topological(drafts: list[Draft]) -> list[Draft]:
+def topological(drafts: list[Draft]) -> list[Draft]:
     """Drafts in an order that respects dependencies, otherwise as given. Errors: RuntimeError on a cycle (our own
     mistake).
     """
@@ -84,7 +85,7 @@ def merge(drafts: list[Draft], owner: dict[UOp, Draft], fusion: Fusion, rep: dic
     """
     where = dict(owner)
     alive = dict.fromkeys(drafts)
-    masks = _reach(drafts)
+    masks = reach(drafts)
     number = {d: 1 << i for i, d in enumerate(drafts)}
     bits = {d: number[d] for d in drafts}
 
@@ -255,7 +256,7 @@ def bundle(drafts: list[Draft]) -> list[Draft]:
     """Independent elementwise kernels share one launch, as loop nests of one kernel; each waits for the latest of
     them.
     """
-    order = _topological(drafts)
+    order = topological(drafts)
     users: dict[Draft, set[Draft]] = {d: set() for d in order}
     for d in order:
         for p in d.deps:
@@ -287,4 +288,4 @@ def bundle(drafts: list[Draft]) -> list[Draft]:
     kept = [d for d in order if d not in gone]
     for d in kept:
         d.deps = {gone.get(p, p) for p in d.deps} - {d}
-    return _topological(kept)
+    return topological(kept)

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 from aril.dtype import dtypes
 from aril.ops import Ops
-from aril.schedule.fuse import ROW_BYTES
+from aril.schedule.fuse import ROW_BYTES, is_contraction
 from aril.schedule.prepare import FEW_RESULTS, LONG_REDUCTION, PARTS
 from aril.uop import UOp
-from aril.uop.shape import expand, pad, reduce, reshape
+from aril.uop.shape import expand, pad, reduce, reshape, shrink
 
 PART_BYTES = 1 << 16  # a part is gone over twice, the second time in the first- or second-level cache
 MOST_PARTS = 1 << 12
@@ -215,3 +215,63 @@ def _position(u: UOp) -> Follower | None:
         return reshape(reduce(last, Ops.MAX, (cut.axis,)), u.shape)
 
     return Follower(top, build)
+
+
+def divide_after_sums(sink: UOp) -> UOp:
+    """A sum of products with quotients whose divisor is the same all along the sum is divided once, at the end.
+
+    Before: ``REDUCE(MUL(FDIV(e, EXPAND(t)), v), ADD)`` with exponentials e that nothing else reads. After:
+    ``FDIV(REDUCE(MUL(e, v), ADD), t)``: attention's exponentials are used as they are, its rows divided.
+    """
+    order = sink.toposort()
+    readers: dict[UOp, int] = {}
+    for u in order:
+        for s in u.src:
+            readers[s] = readers.get(s, 0) + 1
+    done: dict[UOp, UOp] = {}
+    for u in order:
+        new = u.with_src(tuple([done[s] for s in u.src])) if u.src else u
+        if u.op is Ops.REDUCE and u.arg[0] is Ops.ADD and u.src[0].op is Ops.MUL and u.dtype.kind == "f":
+            new = _divided_once(u, readers, done) or new
+        done[u] = new
+    return done[sink]
+
+
+def _divided_once(u: UOp, readers: dict[UOp, int], done: dict[UOp, UOp]) -> UOp | None:
+    product = u.src[0]
+    for weights, other in (product.src, product.src[::-1]):
+        chain: list[UOp] = []
+        n = weights
+        while n.op in (Ops.RESHAPE, Ops.EXPAND, Ops.PERMUTE) and len(n.src) == 1 and readers[n] == 1:
+            chain.append(n)
+            n = n.src[0]
+        if not all(isinstance(d, int) for d in product.shape):
+            return None
+        if n.op is not Ops.FDIV or readers[n] != 1 or n.src[0].op is not Ops.EXP2 or n.src[1].op is not Ops.EXPAND:
+            continue
+        e, wide = n.src
+        same = {i for i, d in enumerate(wide.src[0].shape) if d == 1 and e.shape[i] != 1}
+        left, divisor = done[e], done[wide]
+        for m in reversed(chain):
+            same = _followed(same, m)
+            left, divisor = m.with_src((left,)), m.with_src((divisor,))
+        if not all(a in same or product.shape[a] == 1 for a in u.arg[1]):
+            continue
+        divisor = shrink(divisor, tuple([(0, 1 if i in u.arg[1] else d) for i, d in enumerate(product.shape)]))
+        if is_contraction(u):  # a reduction in the kernel of a contraction would be gone through once a tile
+            divisor = UOp(Ops.CONTIGUOUS, (divisor,))
+        pair = (left, done[other]) if weights is product.src[0] else (done[other], left)
+        return UOp(Ops.FDIV, (reduce(UOp(Ops.MUL, pair), Ops.ADD, u.arg[1]), divisor))
+    return None
+
+
+def _followed(axes: set[int], m: UOp) -> set[int]:
+    """Where movement node `m` puts those axes of its source; the axes that it splits or merges are dropped."""
+    if m.op is Ops.PERMUTE:
+        return {m.arg.index(a) for a in axes}
+    if m.op is Ops.EXPAND:
+        return axes
+    source, target = m.src[0].shape, m.shape
+    starts = {(math.prod(target[:j]), d): j for j, d in enumerate(target) if d != 1}
+    found = [starts.get((math.prod(source[:a]), source[a])) for a in axes]
+    return {j for j in found if j is not None}

@@ -1,0 +1,111 @@
+"""A contraction, a reduction over its rows and a contraction of the result become one kernel: attention's three steps.
+
+In: drafts of kernels; out: fewer. The values between the three live in scratch memory of the worker, a tile of rows at
+a time, so they never reach memory: `softmax(q k^T) v` needs no storage for the scores.
+`rows` is the part in kernel form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from aril.schedule.merge import Draft, reach, topological
+from aril.uop import UOp
+
+MOST_NESTS = 8
+
+
+def chain(drafts: list[Draft], kept: Iterable[UOp], lowers: Callable[[Draft], bool]) -> list[Draft]:
+    """Drafts from a contraction over reductions of its rows to another contraction joined, where nobody else reads
+    what they hand on and `lowers` says that the joint one can be made. `kept` are values that others see.
+    """
+    if sum([d.has_contraction for d in drafts]) < 2:
+        return drafts
+    roots = set(kept)
+    for last in reversed(topological(drafts)):
+        if last not in drafts or not _is_plain(last):
+            continue
+        parts = _parts(drafts, last, roots)
+        if not parts or _would_circle(drafts, parts):
+            continue
+        joint = _join(parts)
+        if not lowers(joint):
+            continue
+        gone = set(parts)
+        drafts = [joint if d is last else d for d in drafts if d is last or d not in gone]
+        for d in drafts:
+            if d.deps & gone:
+                d.deps = (d.deps - gone) | {joint}
+        joint.deps -= {joint}
+    return drafts
+
+
+def _parts(drafts: list[Draft], last: Draft, roots: set[UOp]) -> list[Draft]:
+    """The chain that ends with `last`, in order: two contractions, a reduction between, and what else leads from one to
+    the other and to `last`. Empty where there is none.
+    """
+    makers = {m: d for d in drafts for m in d.members}
+    users: dict[Draft, set[Draft]] = {}
+    for d in drafts:
+        for n in d.reads:
+            if makers.get(n, d) is not d:
+                users.setdefault(makers[n], set()).add(d)
+    order = topological(drafts)
+    found = {last}
+    contractions = [last] if last.has_contraction else []
+    for d in reversed(order[: order.index(last)]):
+        readers = users.get(d, set())
+        if len(contractions) == 2 or not readers or not readers <= found or not _is_plain(d):
+            continue
+        if d.device != last.device or d.root in roots:
+            continue
+        if d.has_contraction:
+            if not contractions and _wide(d) != _wide(last):
+                return []
+            if contractions and contractions[0] in readers:
+                return []
+            contractions.append(d)
+        found.add(d)
+    if len(contractions) < 2 or len(found) > MOST_NESTS:
+        return []
+    after = {contractions[1]}
+    for d in order:
+        if d in found and any(makers.get(n) in after for n in d.reads):
+            after.add(d)
+    parts = [d for d in order if d in after]
+    between = parts[: parts.index(contractions[0])] if contractions[0] in parts else []
+    return parts if any(d.has_reduce and not d.has_contraction for d in between) else []
+
+
+def _wide(d: Draft) -> list[int]:
+    return [n for n in d.shape if n != 1]
+
+
+def _is_plain(d: Draft) -> bool:
+    return not d.copy and not d.assigned and len(d.stores) == 1 and len(d.stores[0]) == 1
+
+
+def _join(parts: list[Draft]) -> Draft:
+    last = parts[-1]
+    return Draft(
+        last.root,
+        [m for d in parts for m in d.members],
+        [stores for d in parts for stores in d.stores],
+        last.shape,
+        last.device,
+        True,
+        True,
+        None,
+        set().union(*[d.deps for d in parts]) - set(parts),
+        reads=set().union(*[d.reads for d in parts]),
+        weight=sum([d.weight for d in parts]),
+        scratch=tuple([d.stores[0][0][0].base for d in parts[:-1]]),
+    )
+
+
+def _would_circle(drafts: list[Draft], parts: list[Draft]) -> bool:
+    """Whether another draft comes after one of the parts and before another."""
+    masks = reach(drafts)
+    bit = {d: 1 << i for i, d in enumerate(drafts)}
+    early = sum([bit[d] for d in parts[:-1]])
+    return any(masks[d] & early and any(masks[p] & bit[d] for p in parts) for d in drafts if d not in parts)

@@ -1,0 +1,163 @@
+"""Nests that hand rows to one another share their outer loops as chunks, and keep the rows in scratch.
+
+In: kernel form with LOCAL storage of whole values, as lowering writes a chain of kernels. Out: kernel form with GLOBAL
+loops and LOCAL storage of a tile of rows.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from aril.codegen.accumulate import fresh_id
+from aril.codegen.affine import Linear, add, linear, mul
+from aril.dtype import dtypes
+from aril.ops import Ops
+from aril.uop import AddrSpace, AxisType, RangeArg, UOp
+from aril.uop.symbolic import simplify
+
+SCRATCH_BYTES = 3 << 16  # of the rows of one tile: a part of the second-level cache
+MOST_BYTES = 1 << 21  # of long rows, few at a time
+MOST_ROWS = 64
+LEAST_ROWS = 8  # rows that share what they read; fewer leave lanes empty
+LEAST_CHUNKS = 8
+
+
+def is_scratch(u: UOp) -> bool:
+    """Whether `u` is memory of the worker's own."""
+    return u.op is Ops.BUFFER and u.arg.addrspace is AddrSpace.LOCAL
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """The loops that all nests share, and what each scratch address is inside a row."""
+
+    lead: tuple[UOp, ...]
+    nests: tuple[UOp, ...]
+    inside: dict[UOp, UOp]  # INDEX node -> position in its row
+    length: dict[UOp, int]  # scratch -> elements of a row
+
+
+def share_chunks(sink: UOp) -> UOp | None:
+    """Nests over common outer loops with scratch of whole values: those loops become GLOBAL, scratch holds a tile.
+
+    Before: ``END(STORE(INDEX(S, q*n + k), ..), q, k), END(STORE(.., f(LOAD(INDEX(S, p*n + j)))), p)``, S scratch of
+    all rows. After: ``END(STORE(INDEX(S', k*t + a), ..), g, a, k), END(STORE(.., f(LOAD(INDEX(S', j*t + b)))), g, b)``
+    with ``q = g*t + a`` and g GLOBAL; the rows of a tile lie next to each other, to be lanes. None where a nest reads
+    rows other than its own.
+    """
+    count = min(len(_loops(nest)) for nest in sink.src)
+    rows = next((r for r in (_rows(sink, n) for n in range(count, 0, -1)) if r is not None), None)
+    if rows is None:
+        return None
+    tile = _tile(rows)
+    if tile * sum([n * scratch.dtype.itemsize for scratch, n in rows.length.items()]) > MOST_BYTES:
+        return None
+    row, n = rows.lead[-1], int(rows.lead[-1].src[0].arg)
+    start = fresh_id(UOp.sink(*rows.nests))
+    chunks = [UOp.range(r.src[0], (start + i,), AxisType.GLOBAL) for i, r in enumerate(rows.lead[:-1])]
+    tiles = -(-n // tile)
+    outer = UOp.range(tiles, (start + len(chunks),), AxisType.GLOBAL) if tiles > 1 else None
+    first = _int(0) if outer is None else mul(outer, tile)
+    if outer is not None and n % tile:  # the last tile begins earlier: a row done twice is the same
+        first = UOp(Ops.WHERE, (UOp(Ops.CMPLT, (first, _int(n - tile))), first, _int(n - tile)))
+    shared = (*chunks, *(() if outer is None else (outer,)))
+    buffers = {b: b.replace(arg=b.arg._replace(size=size * tile)) for b, size in rows.length.items()}
+    nests = []
+    for i, nest in enumerate(rows.nests):
+        own = UOp.range(tile, (start + len(chunks) + 1 + i,), AxisType.LOOP) if tile > 1 else None
+        places = dict(zip(rows.lead[:-1], chunks, strict=True))
+        places[row] = first if own is None else add(first, own)
+        # the row's loop goes around the others: what a whole row has in common is then computed once for it
+        loops = [r for r in nest.toposort() if r.op is Ops.RANGE and r not in places]
+        later = {
+            r: r.replace(arg=RangeArg((start + len(chunks) + 1 + len(rows.nests) + r.arg.id[0],), r.arg.kind))
+            for r in loops
+        }
+        done: dict[UOp, UOp] = {**places, **buffers, **later}
+        for u in nest.toposort():
+            if u in done:
+                continue
+            if u is nest:
+                rest = [s for s in u.src[1:] if s not in rows.lead]
+                done[u] = done[u.src[0]].end(*shared, *(() if own is None else (own,)), *[done[s] for s in rest])
+            elif u in rows.inside:
+                at = done[rows.inside[u]] if rows.inside[u] in done else _substitute(rows.inside[u], done)
+                done[u] = UOp(Ops.INDEX, (buffers[u.src[0]], at if own is None else simplify(add(mul(at, tile), own))))
+            else:
+                new = u.with_src(tuple([done[s] for s in u.src])) if u.src else u
+                done[u] = simplify(new) if new.dtype is dtypes.weakint and new is not u else new
+        nests.append(done[nest])
+    return sink.with_src(tuple(nests))
+
+
+def _substitute(u: UOp, done: dict[UOp, UOp]) -> UOp:
+    return u.substitute({n: done[n] for n in u.toposort() if n.op is Ops.RANGE and n in done and done[n] is not n})
+
+
+def _loops(nest: UOp) -> tuple[UOp, ...]:
+    return tuple([s for s in nest.src[1:] if s.op is Ops.RANGE]) if nest.op is Ops.END else ()
+
+
+def _rows(sink: UOp, count: int) -> _Rows | None:
+    """The first `count` loops of every nest as the common ones, or None where some nest reads across them."""
+    lead = _loops(sink.src[0])[:count]
+    if not all(r.src[0].op is Ops.CONST for r in lead):
+        return None
+    sizes = [int(r.src[0].arg) for r in lead]
+    total = math.prod(sizes)
+    nests = []
+    for nest in sink.src:
+        own = _loops(nest)[:count]
+        if len(own) < count or [r.src[0] for r in own] != [r.src[0] for r in lead]:
+            return None
+        nests.append(nest.substitute(dict(zip(own, lead, strict=True))))
+    inside: dict[UOp, UOp] = {}
+    length: dict[UOp, int] = {}
+    memo: dict[UOp, Linear] = {}
+    for u in UOp.sink(*nests).toposort():
+        if is_scratch(u):
+            continue
+        if not any(is_scratch(s) for s in u.src):
+            continue
+        if u.op is not Ops.INDEX or len(u.src) != 2:
+            return None
+        scratch, index = u.src
+        if scratch.arg.size % total:
+            return None
+        length[scratch] = size = scratch.arg.size // total
+        form = linear(index, memo)
+        for i, r in enumerate(lead):
+            if form.coefficient(r) != size * math.prod(sizes[i + 1 :]):
+                return None
+        rest = simplify(Linear({a: c for a, c in form.terms.items() if a not in lead}, form.const).expression())
+        if rest.vmin < 0 or rest.vmax >= size or any(r in rest.ranges for r in lead):
+            return None
+        inside[u] = rest
+    return _Rows(lead, tuple(nests), inside, length)
+
+
+def _tile(rows: _Rows) -> int:
+    """How many rows a chunk takes: where rows share what a sum of products reads, as many as scratch has room for."""
+    row, n = rows.lead[-1], int(rows.lead[-1].src[0].arg)
+    if n == 1 or not any(_is_shared(u, row) for nest in rows.nests for u in nest.toposort() if u.op is Ops.REDUCE):
+        return 1
+    size = sum([length * scratch.dtype.itemsize for scratch, length in rows.length.items()])
+    most = max(LEAST_ROWS, min(MOST_ROWS, SCRATCH_BYTES // max(size, 1)) // LEAST_ROWS * LEAST_ROWS)
+    others = math.prod([int(r.src[0].arg) for r in rows.lead[:-1]])
+    while most > LEAST_ROWS and others * -(-n // most) < LEAST_CHUNKS:
+        most //= 2
+    if n <= most:
+        return n
+    return next((t for t in range(most, most // 2, -1) if n % t == 0), most)
+
+
+def _is_shared(sum_: UOp, row: UOp) -> bool:
+    """Whether other rows read the same elements for this sum."""
+    loops = set(sum_.src[1:])
+    loads = [u for u in sum_.src[0].toposort() if u.op is Ops.LOAD and not loops.isdisjoint(u.ranges)]
+    return sum_.arg[0] is Ops.ADD and len(loads) > 1 and any(row not in u.ranges for u in loads)
+
+
+def _int(value: int) -> UOp:
+    return UOp.const(dtypes.weakint, value)
