@@ -90,6 +90,19 @@ class RandomMixin:
         _stream.seed(int(seed))
 
     @classmethod
+    def random_state(cls) -> dict[str, int]:
+        """Where the random numbers stand: give it to `load_random_state` to draw the same ones again."""
+        with _stream.lock:
+            return {"key": _stream.current_key(), "next": _stream.next}
+
+    @classmethod
+    def load_random_state(cls, state: dict[str, int]) -> None:
+        """Continue the random numbers where `state` was taken. (Captured functions count their own from the seed.)"""
+        with _stream.lock:
+            _stream.seed(int(state["key"]))
+            _stream.next = int(state["next"])
+
+    @classmethod
     def _words(cls, shape: tuple[int, ...], device: Any) -> Any:
         """64 random bits for each element."""
         from aril.device import Device

@@ -36,7 +36,7 @@ _WHERE: dict[str, str] = {
     **dict.fromkeys(("BatchNorm", "BatchNorm1d", "BatchNorm2d", "BatchNorm3d"), "aril.nn.norm"),
     **dict.fromkeys(("GroupNorm", "InstanceNorm", "LayerNorm", "LayerNorm2d", "RMSNorm"), "aril.nn.norm"),
 }
-_MODULES = ("datasets", "loader", "optim", "schedules", "state")
+_MODULES = ("datasets", "loader", "optim", "precision", "recompute", "schedules", "state")
 
 __all__ = [*_WHERE, *_MODULES]
 

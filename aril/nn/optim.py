@@ -60,7 +60,8 @@ class Optimizer:
 
         Errors: RuntimeError when no parameter has one.
         """
-        Tensor.realize(*self.schedule_step())
+        # Last layers first, the order in which gradients come: what an update has used is then free for the next.
+        Tensor.realize(*reversed(self.schedule_step()))
 
     def schedule_step(self) -> list[Tensor]:
         """The update without computing it: the tensors to realize."""
@@ -192,7 +193,7 @@ class Adam(Optimizer):
         self.betas, self.eps, self.weight_decay = betas, eps, weight_decay
         self.powers = [self._scalar(1.0, dtypes.float64) for _ in betas]
         self.m, self.v = self._like_params(), self._like_params()
-        self.corrections: list[Tensor] = []
+        self.corrections = [self._scalar(1.0) for _ in betas]  # follow from the powers
 
     def _advance(self) -> list[Tensor]:
         for power, beta in zip(self.powers, self.betas, strict=True):
