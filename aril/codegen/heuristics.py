@@ -213,7 +213,7 @@ def _choose_lanes(nest: Nest, width: int) -> tuple[UOp | None, list[UOp]]:
     """(output loop to become lanes, loops of reductions to become lanes) of the least cost."""
     best: tuple[float, UOp | None, list[UOp]] | None = None
     for lane in (*sorted(nest.loops, key=lambda r: r.arg.id, reverse=True), None):
-        if lane is not None and length(lane) < 3:
+        if lane is not None and (length(lane) < 3 or lane.arg.kind is not AxisType.LOOP):
             continue
         inner: list[UOp] = []
         cost = 0.0
@@ -390,4 +390,5 @@ def estimate_ns(nest: Nest, lane: UOp | None, width: int) -> float:
 
 def _chunk(plan: Plan, nest: Nest, lane: UOp | None) -> None:
     width = max(2, plan.renderer.vector_bytes // nest.itemsize)
-    chunk_output(plan, nest, estimate_ns(nest, lane, width), lane, lane_block=width * 4)
+    loops = tuple([r for r in nest.loops if r.arg.kind is AxisType.LOOP])
+    chunk_output(plan, nest, estimate_ns(nest, lane, width), lane, lane_block=width * 4, loops=loops)
