@@ -376,6 +376,7 @@ class Tensor(TensorIndexing, InteropMixin, RandomMixin, LinalgMixin, HashMixin, 
         data.
         Errors: RuntimeError where it depends on nothing of either kind.
         """
+        self._need_seed(gradient)
         root = _with_history(self, ())
         inside = toposort((root,))
         found = [
@@ -395,6 +396,12 @@ class Tensor(TensorIndexing, InteropMixin, RandomMixin, LinalgMixin, HashMixin, 
                 t.grad = g if t.grad is None else t.grad + g
         return self
 
+    def _need_seed(self, gradient: Tensor | None) -> None:
+        if gradient is None and self.shape != () and self.numel() != 1:
+            raise ValueError(
+                f"backward of shape {self.shape} needs a gradient of that shape; or take sum() or mean() first"
+            )
+
     def gradient(self, *targets: Tensor, gradient: Tensor | None = None, materialize_grads: bool = True) -> list[Any]:
         """The gradient of this scalar (or of sum(self * gradient)) with respect to each target: its shape and dtype.
 
@@ -405,10 +412,7 @@ class Tensor(TensorIndexing, InteropMixin, RandomMixin, LinalgMixin, HashMixin, 
         """
         from aril.autograd import gradient as differentiate
 
-        if gradient is None and self.shape != () and self.numel() != 1:
-            raise ValueError(
-                f"backward of shape {self.shape} needs a gradient of that shape; or take sum() or mean() first"
-            )
+        self._need_seed(gradient)
         for t in (self, *targets):
             if t.dtype.kind != "f":
                 raise TypeError(f"gradient: only floats have one, not {t.dtype.name}")

@@ -330,28 +330,3 @@ class ContractMixin(MathMixin):
         values, places = self.flatten(2).unsqueeze(-1), indices.flatten(2).unsqueeze(-1)
         hit = places.eq(self._iota(total).cast(places.dtype))
         return hit.where(values, 0).sum(2)._reshape((*lead, *spatial)).cast(self.dtype)
-
-    def interpolate(self, size: Any, mode: str = "linear", align_corners: Any = False) -> Self:
-        """The last axes resized to `size`: "linear" (over each axis in turn), "nearest" or "nearest-exact"."""
-        sizes = (size,) if isinstance(size, int) else tuple(size)
-        if mode not in ("linear", "nearest", "nearest-exact"):
-            raise ValueError(f"interpolate: mode is linear, nearest or nearest-exact, not {mode!r}")
-        x = self
-        for k, new in enumerate(sizes):
-            axis = self.ndim - len(sizes) + k
-            old = x.shape[axis]
-            x = x.movedim(axis, 0)
-            place = self._iota(new).cast(dtypes.float32)
-            if mode == "nearest":
-                x = x._take((place * (old / new)).floor().cast(dtypes.int32).clamp(0, old - 1))
-            elif mode == "nearest-exact":
-                x = x._take(((place + 0.5) * (old / new)).floor().cast(dtypes.int32).clamp(0, old - 1))
-            else:
-                source = place * ((old - 1) / max(new - 1, 1)) if align_corners else (place + 0.5) * (old / new) - 0.5
-                source = source.clamp(0.0, float(old - 1))
-                low = source.floor().cast(dtypes.int32)
-                weight = (source - low.cast(dtypes.float32))._reshape((new, *(1,) * (x.ndim - 1)))
-                below, above = x._take(low), x._take((low + 1).clamp(0, old - 1))
-                x = below.lerp(above, weight).cast(self.dtype if self.dtype.kind == "f" else dtypes.default_float())
-            x = x.movedim(0, axis)
-        return x

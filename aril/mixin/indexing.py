@@ -11,11 +11,11 @@ from typing import Any, Self
 
 from aril.dtype import dtypes
 from aril.mixin.base import dim_prod, same
-from aril.mixin.contract import ContractMixin
+from aril.mixin.resize import ResizeMixin
 from aril.ops import Ops
 
 
-class IndexingMixin(ContractMixin):
+class IndexingMixin(ResizeMixin):
     """Selection. Negative positions count from the end where that is said."""
 
     __slots__ = ()
