@@ -134,7 +134,8 @@ def reshard(m: Parts, axis: int, lengths: Sequence[int]) -> Parts:
             if low < high and k:
                 pieces.append(copy(cut(p, axis, low - (s if axis == m.axis else 0), high - low), device))
         if not pieces:
-            pieces = [copy(cut(m.parts[0], axis, 0, 0), device)]
+            zero = reshape(UOp.const(m.parts[0].dtype, 0), (1,) * len(m.shape))
+            pieces = [expand(zero, _with(m.shape, axis, 0))]
         whole = join(pieces, m.axis)
         out.append(whole if len(pieces) == 1 else UOp(Ops.CONTIGUOUS, (whole,)))
     return m.with_parts(out, axis)
@@ -151,6 +152,8 @@ def _reshaped(m: Parts, a: int, shape: Shape) -> Any:
     old = m.shape
     if not all(isinstance(d, int) for d in (*old, *shape)) or 0 in old:
         return None
+    if sum(n != 0 for n in m.lengths) == 1 and shape:  # all of it on one device: any axis will do
+        return [reshape(p, shape if n else _with(shape, 0, 0)) for p, n in zip(m.parts, m.lengths, strict=True)], 0
     before, inner = math.prod(old[:a]), math.prod(old[a + 1 :])  # type: ignore[arg-type]
     for b in range(len(shape)):
         unit = math.prod(shape[b + 1 :])  # type: ignore[arg-type]
