@@ -13,7 +13,8 @@ import sys
 import tempfile
 import threading
 import time
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from aril.config import PROFILE
@@ -25,7 +26,7 @@ ROWS = 40  # kernels the table shows
 class Interval(NamedTuple):
     """One thing that happened, by `time.perf_counter_ns`. `device` is empty for work of a host thread."""
 
-    kind: str  # "kernel", "copy", "compile", "schedule", "replay", "search"
+    kind: str  # "kernel", "copy", "compile", "schedule", "replay", "search", "chunks" (a thread's part of a kernel)
     name: str
     device: str
     thread: str
@@ -40,6 +41,7 @@ class _Recorder:
     intervals: list[Interval]
     dropped: int = 0
     is_registered: bool = False
+    workers: dict[int, int] = field(default_factory=dict)  # participants of the pool, numbered as they are met
 
 
 _recorder = _Recorder([])
@@ -55,6 +57,19 @@ def record(kind: str, name: str, device: str, start: int, end: int, ops: int = 0
     if not _recorder.is_registered:
         _recorder.is_registered = True
         atexit.register(_finish)
+
+
+def record_workers(name: str, chunks: Iterable[Any]) -> None:
+    """Keep what each participant of the pool did of one kernel; `chunks` have `begin`, `end` and `who`."""
+    if len(_recorder.intervals) >= LIMIT:
+        return
+    spans: dict[int, tuple[int, int]] = {}
+    for c in chunks:
+        first, last = spans.get(c.who, (c.begin, c.end))
+        spans[c.who] = (min(first, c.begin), max(last, c.end))
+    for who, (first, last) in spans.items():
+        number = _recorder.workers.setdefault(who, len(_recorder.workers))
+        _recorder.intervals.append(Interval("chunks", name, "", f"pool {number}", first, last))
 
 
 class timed:
@@ -93,8 +108,8 @@ def trace() -> dict[str, Any]:
     first = min([i.start for i in _recorder.intervals], default=0)
     for group, title in enumerate(("host", "devices")):
         events.append({"ph": "M", "name": "process_name", "pid": pid + group, "tid": 0, "args": {"name": title}})
-    for i in _recorder.intervals:
-        key = (1, i.device) if i.device else (0, i.thread)
+    for i, track in _lanes(_recorder.intervals):
+        key = (1 if i.device else 0, track)
         if key not in tracks:
             tracks[key] = len(tracks) + 1
             events.append(
@@ -110,6 +125,19 @@ def trace() -> dict[str, Any]:
             "ts": (i.start - first) / 1e3, "dur": (i.end - i.start) / 1e3, "args": more,
         })  # fmt: skip
     return {"traceEvents": events, "displayTimeUnit": "ns"}
+
+
+def _lanes(found: list[Interval]) -> Iterator[tuple[Interval, str]]:
+    """Each interval with the name of its track; a device that does several things at once has several tracks."""
+    ends: dict[str, list[int]] = {}
+    for i in sorted(found, key=lambda i: (i.start, -i.end)):
+        if not i.device:
+            yield i, i.thread
+            continue
+        busy = ends.setdefault(i.device, [])
+        lane = next((k for k, end in enumerate(busy) if end <= i.start), len(busy))
+        busy[lane : lane + 1] = [i.end]
+        yield i, i.device if lane == 0 else f"{i.device} (also)" if lane == 1 else f"{i.device} (also {lane})"
 
 
 def write(path: str | os.PathLike[str]) -> None:

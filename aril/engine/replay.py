@@ -194,22 +194,35 @@ class Batch:
 
     def run(self, buffers: Sequence[Buffer], values: dict[str, int]) -> None:
         """Replay with `buffers` in the places of the replaced ones and these values of variables."""
-        if DEBUG.value >= 2 or NAN_CHECK.value or PROFILE.value:
+        if DEBUG.value >= 2 or NAN_CHECK.value:
             with profile.timed("replay", f"replay of {len(self.launches)} kernels"):
                 self._run_one_by_one(buffers, values)
             return
-        start = time.perf_counter()
+        profiled = PROFILE.value
+        start, began = time.perf_counter(), profile.now()
         addresses = [b.opaque for b in buffers]
         for s in self.segments:
             if isinstance(s, Launch):
+                begin = profile.now()
                 self._run_launch(s, buffers, values)
+                if profiled:
+                    self._profile(s, values, begin, profile.now())
                 continue
             memory = s.memory
             for pack, offset, which, more in s.patch:  # type: ignore[attr-defined]
                 pack(memory, offset, addresses[which] + more)
             if s.symbolic:
                 self._bind(s, values)
+            if profiled and hasattr(s.device, "run_batch_timed"):
+                times = s.device.run_batch_timed(s.address, len(s.launches), s.scratch)
+                for launch, chunks in zip(s.launches, times, strict=True):
+                    if chunks:
+                        self._profile(launch, values, min(c.begin for c in chunks), max(c.end for c in chunks))
+                        profile.record_workers(self._name(launch), chunks)
+                continue
             s.device.run_batch(s.address, len(s.launches), s.scratch)
+        if profiled:
+            profile.record("replay", f"replay of {len(self.launches)} kernels", "", began, profile.now())
         elapsed = time.perf_counter() - start
         for i, (name, count) in enumerate(self.per_device.items()):
             GlobalCounters.record(
@@ -241,21 +254,31 @@ class Batch:
             return buffers[self.index[id(b.base)]].view(b.size, b.dtype, b.offset_bytes)
         return b
 
+    @staticmethod
+    def _name(launch: Launch) -> str:
+        if launch.loaded is not None:
+            return launch.loaded.name
+        return f"copy {launch.buffers[1].device} -> {launch.buffers[0].device}"
+
+    def _profile(self, launch: Launch, values: dict[str, int], begin: int, end: int) -> None:
+        ops, size = 0, launch.buffers[0].nbytes
+        if launch.loaded is not None:
+            known = {**self.values, **values}
+            ops, size = [evaluate(x, known) for x in (launch.loaded.estimates.ops, launch.loaded.estimates.bytes)]
+        kind = "copy" if launch.loaded is None else "kernel"
+        profile.record(kind, self._name(launch), launch.buffers[0].device, begin, end, ops, size)
+
     def _run_one_by_one(self, buffers: Sequence[Buffer], values: dict[str, int]) -> None:
         known = {**self.values, **values}
         for launch in self.launches:
-            began = profile.now()
+            begin = profile.now()
             seconds = self._run_launch(launch, buffers, values)
-            ended = profile.now()
+            if PROFILE.value:
+                self._profile(launch, values, begin, profile.now())
             e = launch.loaded.estimates if launch.loaded is not None else None
             ops = evaluate(e.ops, known) if e is not None else 0
             size = evaluate(e.bytes, known) if e is not None else launch.buffers[0].nbytes
             GlobalCounters.record(launch.buffers[0].device, ops, size, seconds)
-            if PROFILE.value:
-                kind = "copy" if launch.loaded is None else "kernel"
-                name = f"copy {launch.buffers[1].device} -> {launch.buffers[0].device}" if kind == "copy" else ""
-                name = name or launch.loaded.name  # type: ignore[union-attr]
-                profile.record(kind, name, launch.buffers[0].device, began, ended, ops, size)
             if DEBUG.value >= 2:
                 _report(launch.loaded.name if launch.loaded is not None else "copy", launch, ops, size, seconds)
             if NAN_CHECK.value:

@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from time import perf_counter
+from typing import TYPE_CHECKING
 
 from aril.device import CompiledKernel, DeviceBase, DeviceError, Program
 from aril.runtime import faults
@@ -18,6 +19,9 @@ from aril.runtime.elf import LoadedObject, ObjectError, load_object
 from aril.runtime.memory import CPUAllocator
 from aril.runtime.pool import MAX_CHUNKS, shared_pool
 from aril.runtime.target import HostTarget, host_target
+
+if TYPE_CHECKING:
+    from aril.runtime.timed import ChunkTime
 
 _KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_int64, ctypes.c_void_p)
 
@@ -138,6 +142,15 @@ class CPUDevice(DeviceBase):
             return CPUProgram(kernel)
         except ObjectError as error:
             raise DeviceError(f"{self.name} cannot load kernel {kernel.name!r}: {error}") from error
+
+    def run_batch_timed(self, address: int, count: int, scratch_bytes: int = 0) -> list[list[ChunkTime]]:
+        """`run_batch` that tells when and by whom each chunk of each record was done."""
+        from aril.runtime.timed import run_batch_timed
+
+        pool = shared_pool()
+        if scratch_bytes:
+            pool.ensure_scratch(scratch_bytes)
+        return run_batch_timed(pool, address, count)
 
     def run_batch(self, address: int, count: int, scratch_bytes: int = 0) -> None:
         """Run `count` records (see `pool.pack_record`) in one native call; returns when all are done.

@@ -103,3 +103,34 @@ def test_recording_costs_little():
     for _ in range(1000):
         profile.record("kernel", "a", "CPU", 0, 1)
     assert (profile.now() - start) / 1000 < 100_000  # nanoseconds each; about 1,000 when nothing else runs
+
+
+def test_a_replayed_batch_says_when_each_kernel_ran_and_on_which_threads():
+    @jit
+    def step(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        a, b = (x + 1).contiguous(), (y * 2).contiguous()
+        Tensor.realize(a, b)
+        return a, b
+
+    x = Tensor(np.ones(1_000_000, np.float32)).realize()
+    y = Tensor(np.ones(1_000_000, np.float32), device="CPU:1").realize()
+    for _ in range(2):
+        step(x, y)
+    with Context(PROFILE=1):
+        start = profile.now()
+        a, b = step(x, y)
+        end = profile.now()
+    assert a.numpy()[-1] == 2 and b.numpy()[-1] == 2
+    kernels = [i for i in profile.intervals() if i.kind == "kernel"]
+    assert {k.device for k in kernels} == {"CPU", "CPU:1"}
+    assert all(start <= k.start < k.end <= end for k in kernels)
+    threads = {i.thread for i in profile.intervals() if i.kind == "chunks"}
+    assert threads and all(t.startswith("pool ") for t in threads)
+
+
+def test_what_a_device_does_at_once_lies_on_several_tracks():
+    for start, end in ((0, 100), (50, 150), (120, 200)):
+        profile.record("kernel", "a", "CPU", start, end)
+    events = profile.trace()["traceEvents"]
+    tracks = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    assert [tracks[e["tid"]] for e in events if e["ph"] == "X"] == ["CPU", "CPU (also)", "CPU"]
