@@ -14,7 +14,7 @@ from aril.codegen.affine import linear
 from aril.dtype import DType, dtypes, strong
 from aril.ops import OpGroup, Ops
 from aril.schedule.lower import HAND_WRITTEN, move_index
-from aril.uop import AddrSpace, AxisType, KernelInfo, UOp
+from aril.uop import AddrSpace, AxisType, Estimates, KernelInfo, UOp
 from aril.uop.node import Shape
 from aril.uop.symbolic import simplify
 from aril.uop.verify import check
@@ -40,6 +40,10 @@ def kernel_form(sink: UOp) -> UOp:
     info = out.arg if isinstance(out.arg, KernelInfo) else KernelInfo("custom")
     if info.opts_to_apply is None and not is_parallel(out):
         info = replace(info, opts_to_apply=())  # as written, in the order it was written
+    if info.estimates is None and any(u.op is Ops.END and u.src[-1].op is not Ops.RANGE for u in out.toposort()):
+        memory = [u.arg for u in out.toposort() if u.op is Ops.PARAM and not u.is_variable]
+        size = sum([a.size * a.dtype.itemsize for a in memory])
+        info = replace(info, estimates=Estimates(0, size))  # nobody knows how often such a loop goes round
     out = UOp(Ops.SINK, out.src, replace(info, name=info.name or "custom"), tag=HAND_WRITTEN)
     check(out, "kernel")
     return out

@@ -320,3 +320,9 @@ def test_each_device_runs_the_kernel_of_its_own_part(axis):
     out = Tensor.custom_kernel(out, x * 2, fxn=add_one)[0]
     assert out.device == devices
     np.testing.assert_allclose((out * 3).numpy(), (a * 2 + 1) * 3, rtol=1e-6)
+
+
+def test_a_loop_without_an_end_counts_no_operations():
+    x, r = UOp.placeholder((4,), dtypes.int32, 0), UOp.loop(0)
+    kernel = kernel_form(x[0].store(x[0] + 1).end(r, condition=x[0] < 10).sink())
+    assert (kernel.arg.estimates.ops, kernel.arg.estimates.bytes) == (0, 16)
