@@ -194,8 +194,8 @@ def _draft(
             continue
         if u.op is Ops.CALL:
             rep[u] = u
-            place = u.device or fallback
-            drafts[u] = Draft(u, [u], [[(s, s) for s in src if not s.is_variable]], (), str(place), False, False, copy=True)
+            passed = [(s, s) for s in src if not s.is_variable]
+            drafts[u] = Draft(u, [u], [passed], (), str(u.device or fallback), False, False, copy=True)
             drafts[u].assigned = {t.base for t in src[: u.arg.written]}
             continue
         if u.op is Ops.STORE:
