@@ -15,7 +15,7 @@ from aril.mixin.movement import MovementMixin
 from aril.ops import Ops
 
 _IDENTITY = {Ops.ADD: 0, Ops.MUL: 1}
-_SCAN_BLOCK = 32
+_SCAN_BLOCK = 16
 
 
 class ReduceMixin(MovementMixin):
