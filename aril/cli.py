@@ -214,3 +214,7 @@ def run_bench(options: argparse.Namespace) -> int:
         raise ValueError(f"the benchmark is not installed with the package, and not in {root}: run it in a clone")
     path = os.pathsep.join(filter(None, (str(root), os.environ.get("PYTHONPATH", ""))))
     os.execve(sys.executable, [sys.executable, "-m", "bench", *options.options], {**os.environ, "PYTHONPATH": path})
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -253,18 +253,18 @@ def vector_program(build, n: int = 8, out_lanes: int = 8) -> np.ndarray:
 
 
 def test_lanes_parts_and_stacks_of_vectors() -> None:
-    same(vector_program(lambda v: UOp.stack(*[v.index(7 - i) for i in range(8)])), np.arange(8, 0, -1))
+    same(vector_program(lambda v: UOp.vector(*[v.index(7 - i) for i in range(8)])), np.arange(8, 0, -1))
     same(vector_program(lambda v: UOp(Ops.SHRINK, (v,), (2, 4)), out_lanes=4), [3, 4, 5, 6])
-    same(vector_program(lambda v: UOp.stack(v.index(3), *[v.const_like(9.0)] * 3), out_lanes=4), [4, 9, 9, 9])
-    same(vector_program(lambda v: UOp.stack(*[v.index(5)] * 4), out_lanes=4), [6] * 4)
-    picked = UOp.stack(*[UOp.const(dtypes.weakint, i) for i in (6, 0, 0, 1)])
+    same(vector_program(lambda v: UOp.vector(v.index(3), *[v.const_like(9.0)] * 3), out_lanes=4), [4, 9, 9, 9])
+    same(vector_program(lambda v: UOp.vector(*[v.index(5)] * 4), out_lanes=4), [6] * 4)
+    picked = UOp.vector(*[UOp.const(dtypes.weakint, i) for i in (6, 0, 0, 1)])
     same(vector_program(lambda v: UOp(Ops.INDEX, (v, picked)), out_lanes=4), [7, 1, 1, 2])
 
 
 def test_gather_and_scatter_with_and_without_gates() -> None:
     n = 16
-    where = UOp.stack(*[UOp.const(dtypes.weakint, i) for i in (3, 15, 0, 7)])
-    gate = UOp.stack(*[UOp.const(dtypes.bool, i) for i in (True, False, True, True)])
+    where = UOp.vector(*[UOp.const(dtypes.weakint, i) for i in (3, 15, 0, 7)])
+    gate = UOp.vector(*[UOp.const(dtypes.bool, i) for i in (True, False, True, True)])
     x = np.arange(n, dtype=np.float32)
     p, q = UOp.param(0, dtypes.float32, n), UOp.param(1, dtypes.float32, n)
     out = np.full(n, -1, np.float32)
@@ -303,7 +303,7 @@ def test_gated_accesses_touch_nothing_where_the_gate_is_false(dtype: DType) -> N
     out = np.zeros(64, t)
     run(linearize(assign_types(UOp.sink(UOp.param(0, dtype, 64).index(r).store(value).end(r)))).src, out, data)
     same(out, np.ones(64))
-    lanes = UOp.stack(*[UOp.const(dtypes.weakint, i) for i in range(8)])
+    lanes = UOp.vector(*[UOp.const(dtypes.weakint, i) for i in range(8)])
     mask = UOp(Ops.CMPLT, (lanes, UOp.const(dtypes.weakint, n)))
     zero = UOp.const(dtypes.weakint, 0)
     load = at(UOp.param(1, dtype, n), zero, 8).load(UOp.const(dtype, 0), mask)

@@ -54,7 +54,7 @@ def test_vectors_load_store_shrink_and_pick_lanes():
     out, x, g = UOp.param(0, I32, 12), UOp.param(1, I32, 12), UOp.special(const(3), "gidx0")
     start = UOp(Ops.MUL, (g, const(4)))
     v = UOp(Ops.SHRINK, (x, start), (None, 4)).load()
-    reverse = UOp.stack(*[UOp(Ops.INDEX, (v, const(3 - k))) for k in range(4)])
+    reverse = UOp.vector(*[UOp(Ops.INDEX, (v, const(3 - k))) for k in range(4)])
     store = UOp(Ops.SHRINK, (out, start), (None, 4)).store(UOp(Ops.ADD, (reverse, const(1))))
     data, result = np.arange(12, dtype=np.int32), np.zeros(12, np.int32)
     run_linear(linear(store), [result, data], chunks=3)
@@ -67,9 +67,9 @@ def test_vectors_load_store_shrink_and_pick_lanes():
 
 def test_gather_and_scatter():
     out, x = UOp.param(0, I32, 8), UOp.param(1, I32, 8)
-    spots = UOp.stack(*[const(k) for k in (6, 0, 3)])
+    spots = UOp.vector(*[const(k) for k in (6, 0, 3)])
     data, result = np.arange(8, dtype=np.int32) * 10, np.zeros(8, np.int32)
-    store = out.index(UOp.stack(*[const(k) for k in (1, 2, 7)])).store(x.index(spots).load())
+    store = out.index(UOp.vector(*[const(k) for k in (1, 2, 7)])).store(x.index(spots).load())
     run_linear(linear(store), [result, data])
     assert result.tolist() == [0, 60, 0, 0, 0, 0, 0, 30]
 
