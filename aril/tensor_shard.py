@@ -59,6 +59,8 @@ class ShardMixin:
                 f"{layout.axis}"
             )
         x = self.cast_default()
+        if layout.axis is None and self.device == layout.devices:
+            return x.to(layout.devices)
         return self._placed(split_as(x.uop, layout), layout.devices)
 
     def _placed(self: Any, uop: UOp, devices: tuple[str, ...]) -> Any:

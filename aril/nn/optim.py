@@ -72,7 +72,8 @@ class Optimizer:
             )
         changed = self._advance()
         for i, p, g in due:
-            changed += self._update(i, p, g.detach())
+            # where a parameter is split, each device needs the gradient of its own part only
+            changed += self._update(i, p, _laid_out(g.detach(), p))
         return [*changed, *self.buffers]
 
     def _advance(self) -> list[Tensor]:
@@ -82,6 +83,10 @@ class Optimizer:
     def _update(self, i: int, p: Tensor, g: Tensor) -> list[Tensor]:
         """Update parameter number `i` by gradient `g`; the tensors changed."""
         raise NotImplementedError
+
+
+def _laid_out(g: Tensor, p: Tensor) -> Tensor:
+    return g.shard_like(p) if isinstance(p.device, tuple) else g
 
 
 def _home(t: Tensor) -> str:

@@ -90,6 +90,12 @@ def allreduce(parts: Sequence[UOp], op: Ops, devices: Sequence[str]) -> tuple[UO
     return tuple([reshape(join([_wide(done[c][i], dtype) for c in range(n)], 0), shape) for i in range(n)])
 
 
+def reduce_to(parts: Sequence[UOp], op: Ops, device: str) -> UOp:
+    """All of `parts` combined by `op`, on `device` only."""
+    dtype = parts[0].dtype
+    return _combine([p if p.device == device else _wide(copy(_narrow(p), device), dtype) for p in parts], op)
+
+
 def _narrow(x: UOp) -> UOp:
     return x.cast(traffic_type(x.dtype))
 
@@ -141,4 +147,4 @@ def join(parts: Sequence[UOp], axis: int) -> UOp:
     return full[0] if len(full) == 1 else full[0].cat(*full[1:], dim=axis)
 
 
-__all__ = ["allreduce", "choose", "copy", "join", "settings", "traffic_type"]
+__all__ = ["allreduce", "choose", "copy", "join", "reduce_to", "settings", "traffic_type"]

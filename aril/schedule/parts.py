@@ -20,11 +20,15 @@ from aril.uop.shape import expand, pad, reshape, shear, shrink
 
 @dataclass(frozen=True)
 class Parts:
-    """A value on several devices: `parts[i]` on `devices[i]`; `axis` None: the whole value on each."""
+    """A value on several devices: `parts[i]` on `devices[i]`; `axis` None: the whole value on each.
+
+    With `pending`, the parts are partial results of the whole shape, and the value is all of them combined by it.
+    """
 
     devices: tuple[str, ...]
     axis: int | None
     parts: tuple[UOp, ...]
+    pending: Ops | None = None
 
     @property
     def device(self) -> tuple[str, ...]:

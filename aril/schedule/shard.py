@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from aril.ops import OpGroup, Ops
@@ -73,7 +74,8 @@ def distribute(sink: UOp) -> tuple[UOp, tuple[tuple[int, int | None], ...]]:
     new_hints: list[str] = []
     plan: list[tuple[int, int | None]] = []
     for s, hint in zip(sink.src, hints, strict=True):
-        v = spread.of(s)
+        spread.of(s)
+        v = spread.settled(s)
         if isinstance(v, UOp) and isinstance(hint, tuple):
             v = Parts(hint, None, (v,) * len(hint))
         if isinstance(v, UOp):
@@ -140,6 +142,12 @@ class _Spread:
         values = [self.done[s] for s in u.src]
         if not any(v.__class__ is not UOp for v in values):
             return u.with_src(tuple(values)) if u.src else u
+        if (u.op in _THROUGH_SUMS and _is_pending(values[0])) or (
+            u.op is Ops.ADD and all(_is_pending(v) and v.pending is Ops.ADD for v in values)
+        ):
+            return self.of_partial_results(u, values)
+        for s in u.src:
+            self.settled(s)
         rule = _RULES.get(u.op)
         found = None
         if u.op in OpGroup.MOVEMENT:
@@ -147,6 +155,31 @@ class _Spread:
         elif rule is not None:
             found = rule(self, u)
         return self.on_each(u) if found is None else found
+
+    # --- partial results: combined as late as possible, for what is needed where it is needed may be less ---
+
+    def of_partial_results(self, u: UOp, values: list[Value]) -> Parts:
+        first: Parts = values[0]
+        sources = [v.parts if isinstance(v, Parts) else (v,) * len(first.parts) for v in values]
+        return replace(first, parts=tuple([u.with_src(src) for src in zip(*sources, strict=True)]))
+
+    def settled(self, u: UOp) -> Value:
+        """The value of `u`, combined on every device where it was partial results: below what only rearranges them, so
+        that several views of a value cost one exchange."""
+        chain = [u]
+        while _is_pending(self.done[chain[-1]]) and chain[-1].op in _THROUGH_SUMS:
+            chain.append(chain[-1].src[0])
+        for n in reversed(chain):
+            v = self.done[n]
+            if not _is_pending(v):
+                continue
+            if n is chain[-1]:
+                self.done[n] = v.with_parts(collective.allreduce(v.parts, v.pending, v.devices), None)
+            else:
+                below: Parts = self.done[n.src[0]]
+                more = tuple([self.one(s) for s in n.src[1:]])
+                self.done[n] = below.with_parts([n.with_src((p, *more)) for p in below.parts], None)
+        return self.done[u]
 
     # --- ways to have a value ---
 
@@ -210,6 +243,10 @@ class _Spread:
     def copied(self, u: UOp) -> Value:
         """COPY to one device gathers, to several replicates."""
         v = self.done[u.src[0]]
+        if _is_pending(v):
+            if not isinstance(u.arg, tuple):
+                return collective.reduce_to(v.parts, v.pending, u.arg)
+            v = self.settled(u.src[0])
         if isinstance(u.arg, tuple):
             if isinstance(v, UOp):
                 return Parts(u.arg, None, tuple([copy(v, d) for d in u.arg]))
@@ -241,6 +278,16 @@ class _Spread:
         arg = movement_arg(u.with_src((u.src[0], *more)))
         found = padded(m, m.axis, arg, u.arg[1]) if u.op is Ops.PAD else MOVES[u.op](m, m.axis, arg)
         return None if found is None else m.with_parts(*found)
+
+
+# A sum of such a rearrangement of each is the rearrangement of the sum.
+_THROUGH_SUMS = frozenset(
+    {Ops.RESHAPE, Ops.PERMUTE, Ops.SHRINK, Ops.FLIP, Ops.DETACH, Ops.CONTIGUOUS_BACKWARD, Ops.NOOP}
+)
+
+
+def _is_pending(v: Value) -> bool:
+    return isinstance(v, Parts) and v.pending is not None
 
 
 def _own_elements(u: UOp) -> int:
@@ -281,7 +328,7 @@ def _reduced(s: _Spread, u: UOp) -> Parts:
     partial = [u.with_src((p,)) for p in m.parts]
     if m.axis is None or m.axis not in u.arg[1]:
         return m.with_parts(partial, m.axis)
-    return m.with_parts(collective.allreduce(partial, u.arg[0], m.devices), None)
+    return Parts(m.devices, None, tuple(partial), u.arg[0])
 
 
 def _stacked(s: _Spread, u: UOp) -> Parts:
@@ -324,7 +371,7 @@ def _from_rows(u: UOp, x: Parts, positions: Parts) -> Parts | None:
         rows = UOp(Ops.INDEX, (p, mine.where(at - s, 0)))
         seen = reshape(mine, (*mine.shape, *(1,) * (len(shape) - len(mine.shape))))
         partial.append(UOp(Ops.WHERE, (expand(seen, shape), rows, zero)))
-    return x.with_parts(collective.allreduce(partial, Ops.ADD, x.devices), None)
+    return Parts(x.devices, None, tuple(partial), Ops.ADD)
 
 
 def _stored(s: _Spread, u: UOp) -> Any:

@@ -135,6 +135,25 @@ def test_gathering_copies_what_the_device_lacks(monkeypatch: pytest.MonkeyPatch)
     assert counts(monkeypatch, x[20:30].to("CPU:1"))[1] == 0  # rows 20 to 29 lie there
 
 
+def test_a_sum_wanted_on_one_device_goes_there_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert counts(monkeypatch, (matrix(0) * 2).sum(0).to("CPU:1"))[1] == 3
+
+
+def test_a_sum_wanted_in_parts_is_scattered(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = (matrix(0) * 2).sum(0).shard_like(square(0)[0].shard(FOUR, 0))
+    with steps_run(monkeypatch) as seen:
+        x.realize()
+    assert sum(i.kernel is None for i in seen) == 4 * 3  # each a quarter of the sum
+    assert (x.numpy() == matrix(0).numpy().sum(0) * 2).all()
+    assert layout_of(x.uop) == Layout(FOUR, 0, (2, 2, 2, 2))
+
+
+def test_several_views_of_a_sum_cost_one_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
+    total = (matrix(0) * 2).sum(0)
+    out = total.reshape(2, 4) + 1, total.flip(0) * 3, total.reshape(4, 2).T.exp2()
+    assert counts(monkeypatch, *out)[1] == 4 * 3
+
+
 def test_rows_of_one_device_are_not_moved(monkeypatch: pytest.MonkeyPatch) -> None:
     assert counts(monkeypatch, matrix(0)[16:32] * 2) == (1, 0)
 
