@@ -51,6 +51,10 @@ class CreationMixin:
 
         dims = shape_arg(shape)
         place = _canonical(device) or Device.DEFAULT
+        if isinstance(place, tuple):
+            from aril.tensor_shard import storage_on_each
+
+            return cls._of(storage_on_each(dims, to_dtype(dtype or dtypes.default_float()), place), place)
         flat = UOp.new_buffer(place, _elements(dims), to_dtype(dtype or dtypes.default_float()))
         return cls._of(view_flat(flat, dims), place)
 

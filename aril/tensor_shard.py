@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from aril.device import Buffer, canonical
+from aril.ops import Ops
+from aril.schedule.parts import split
 from aril.schedule.shard import Layout, layout_of, split_as, split_over, unshard
 from aril.uop import UOp
 from aril.uop.node import view_flat
@@ -36,8 +38,7 @@ class ShardMixin:
         at = None if axis is None else self._axis(axis, "shard")
         if len(places) == 1:
             return self.to(places[0])
-        x = self.cast_default()
-        return self._placed(split_over(x.uop, places, at), places)
+        return self._placed(self.cast_default()._split_over(places, at), places)
 
     def shard_(self: Any, devices: Sequence[str], axis: int | None = None) -> Any:
         """Shard this tensor itself; returns it."""
@@ -61,7 +62,31 @@ class ShardMixin:
         x = self.cast_default()
         if layout.axis is None and self.device == layout.devices:
             return x.to(layout.devices)
-        return self._placed(split_as(x.uop, layout), layout.devices)
+        return self._placed(x._split_as(layout), layout.devices)
+
+    def _split_over(self: Any, devices: tuple[str, ...], axis: int | None) -> UOp:
+        if axis is None or not isinstance(self.shape[axis], int) or not self._on_file():
+            return split_over(self.uop, devices, axis)
+        return self._split_as(Layout(devices, axis, split(self.shape[axis], len(devices))))
+
+    def _split_as(self: Any, layout: Layout) -> UOp:
+        if layout.axis is None or not self._on_file():
+            return split_as(self.uop, layout)
+        # no kernel can cut what lies there: each device is sent its own stretch
+        parts, start = [], 0
+        for device, n in zip(layout.devices, layout.lengths, strict=True):
+            pairs = [(start, start + n) if i == layout.axis else (0, d) for i, d in enumerate(self.shape)]
+            parts.append(
+                self.shrink(tuple(pairs)).to(device).uop if n else UOp(Ops.COPY, (self._nothing(pairs),), device)
+            )
+            start += n
+        return unshard(parts, layout.axis)
+
+    def _nothing(self: Any, pairs: Any) -> UOp:
+        return self.zeros(*[stop - start for start, stop in pairs], dtype=self.dtype).uop
+
+    def _on_file(self: Any) -> bool:
+        return isinstance(self.device, str) and self.device.startswith(("DISK", "NPY"))
 
     def _placed(self: Any, uop: UOp, devices: tuple[str, ...]) -> Any:
         out = type(self)._new(uop, devices)
@@ -87,9 +112,14 @@ def storage_like(x: UOp, value: UOp, devices: tuple[str, ...]) -> UOp:
     return storage_over(layout, value.shape, value.dtype)
 
 
+def storage_on_each(shape: tuple[Any, ...], dtype: Any, devices: tuple[str, ...]) -> UOp:
+    """Fresh memory for a whole value on every device."""
+    return storage_over(Layout(devices, None, (1,) * len(devices)), shape, dtype)
+
+
 def stored_on_each(raw: Any, shape: tuple[int, ...], dtype: Any, devices: tuple[str, ...]) -> UOp:
     """The bytes `raw` in fresh memory on every device."""
-    whole = storage_over(Layout(devices, None, (1,) * len(devices)), shape, dtype)
+    whole = storage_on_each(shape, dtype, devices)
     for part in whole.src[0].src:
         node = part.base
         node.storage = Buffer(node.arg.device, node.arg.size, dtype).copyin(memoryview(raw))

@@ -112,7 +112,7 @@ def load_state_dict(model: object, state: Mapping[str, Tensor], strict: bool = T
     wrong = [f"{n} is {tuple(t.shape)}, the state has {tuple(v.shape)}" for n, t, v in pairs if t.shape != v.shape]
     if wrong:
         raise ValueError(f"load_state_dict: shapes differ: {'; '.join(wrong[:5])}{' ...' * (len(wrong) > 5)}")
-    changed = [t.assign(v.detach().to(t.device).cast(t.dtype)) for _, t, v in pairs]
+    changed = [t.assign(v.detach().shard_like(t).cast(t.dtype)) for _, t, v in pairs]
     if changed:
         Tensor.realize(*changed)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aril import Tensor, Variable
+from aril import Tensor, Variable, nn
 from aril.config import Context
 from aril.dtype import dtypes
 from aril.function import function
 from aril.jit import jit
+from aril.nn import optim
 from aril.nn.optim import SGD, AdamW
+from aril.nn.state import get_state_dict, load_state_dict, safe_load, safe_save
 from aril.schedule.shard import layout_of
 from aril.uop import UOp
 
@@ -376,3 +379,94 @@ def test_momentum_over_many_steps_keeps_memory_and_layout() -> None:
         a = a - 0.1 * b
     np.testing.assert_allclose(w.numpy(), a, rtol=1e-4, atol=1e-5)
     assert layout_of(w.uop) == layout_of(optimizer.b[0].uop)
+
+
+# --- around it ---
+
+
+def test_files_are_read_in_parts(tmp_path: Path) -> None:
+    path = str(tmp_path / "model.safetensors")
+    safe_save({"w": Tensor(ROWS), "v": Tensor(ROWS).shard(TWO, 0)}, path)
+    held = safe_load(path)
+    for axis in (None, 0, 1):
+        assert (held["w"].shard(TWO, axis).numpy() == ROWS).all()
+    model = {"w": Tensor.zeros(5, 7).shard(TWO, 1).realize(), "v": Tensor.empty(5, 7, device=TWO)}
+    load_state_dict(model, held)
+    assert (model["w"].numpy() == ROWS).all() and (model["v"].numpy() == ROWS).all()
+    assert layout_of(model["w"].uop).axis == 1  # type: ignore[union-attr]
+
+
+def test_random_numbers_are_those_of_one_device_and_advance_in_replays() -> None:
+    x = Tensor(ROWS).shard(TWO, 0).realize()
+    with Context(TRAINING=1):
+        Tensor.manual_seed(1)
+        many = x.dropout(0.5).numpy()
+        Tensor.manual_seed(1)
+        assert (many == Tensor(ROWS).dropout(0.5).numpy()).all()
+        drop = jit(lambda t: t.dropout(0.5) * 1)
+        assert len({drop(x).numpy().tobytes() for _ in range(4)}) == 4
+
+
+def test_symbolic_dimensions() -> None:
+    x, n = Tensor(ROWS).shard(TWO, 0).realize(), Variable("n", 1, 7)
+    for k in (3, 6):
+        part = x.shrink(((0, 5), (0, n.bind(k))))
+        np.testing.assert_allclose(part.sum(1).numpy(), ROWS[:, :k].sum(1), rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(part.sum().numpy(), ROWS[:, :k].sum(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("axis", [None, 0, 1])
+@pytest.mark.parametrize("of_index", [None, 0, 1])
+def test_embedding_and_its_gradient(axis: int | None, of_index: int | None) -> None:
+    w, i = np.arange(40, dtype=np.float32).reshape(10, 4), np.array([[1, 9, 3], [0, 5, 5]])
+    table = Tensor(w).shard(TWO, axis).realize()
+    out = table[Tensor(i).shard(TWO, of_index)]
+    assert (out.numpy() == w[i]).all()
+    want = np.zeros_like(w)
+    np.add.at(want, i, 2 * w[i])
+    np.testing.assert_allclose((out * out).sum().gradient(table)[0].numpy(), want)
+
+
+def test_batch_norm_over_a_split_batch() -> None:
+    x = np.random.default_rng(2).normal(size=(6, 8)).astype(np.float32)
+    norm = nn.BatchNorm(8)
+    for p in get_state_dict(norm).values():
+        p.shard_(TWO)
+    with Context(TRAINING=1):
+        found = norm(Tensor(x).shard(TWO, 0)).numpy()
+    wide = x.astype(np.float64)
+    np.testing.assert_allclose(found, (wide - wide.mean(0)) / np.sqrt(wide.var(0) + 1e-5), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(norm.running_var.numpy(), 0.9 + 0.1 * wide.var(0, ddof=1), rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "LAMB", "LARS", "Muon"])
+def test_optimizers_on_split_parameters(name: str) -> None:
+    found = []
+    for axis in (-1, 0, 1):
+        w = Tensor(ROWS) if axis < 0 else Tensor(ROWS).shard(TWO, axis)
+        optimizer = getattr(optim, name)([w.is_param_()], lr=0.1)
+        for _ in range(2):
+            optimizer.zero_grad()
+            ((w * w).sum() + w.exp().sum()).backward()
+            optimizer.step()
+        found.append(w.numpy())
+    for f in found[1:]:
+        np.testing.assert_allclose(f, found[0], rtol=2e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2, 3])
+def test_attention_split_on_any_axis(axis: int) -> None:
+    q = np.random.default_rng(3).normal(size=(2, 4, 6, 8)).astype(np.float32)
+    s = q.astype(np.float64) @ q.transpose(0, 1, 3, 2) / np.sqrt(8)
+    s = np.where(np.tri(6, dtype=bool), s, -np.inf)
+    e = np.exp(s - s.max(-1, keepdims=True))
+    x = Tensor(q).shard(TWO, axis)
+    found = x.scaled_dot_product_attention(x, x, is_causal=True)
+    np.testing.assert_allclose(found.numpy(), e / e.sum(-1, keepdims=True) @ q, rtol=1e-4, atol=1e-5)
+
+
+def test_every_form_of_the_graph_is_well_formed() -> None:
+    with Context(SPEC=2):
+        x = Tensor(ROWS).shard(TWO, 0)
+        y = (x.T @ x + x.sum()).relu()
+        assert y.sum().gradient(x)[0].numpy().shape == (5, 7)
