@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from aril.codegen.coalesce import lanes_of
+from aril.codegen.combines import combine_of, taken
 from aril.codegen.expand import broadcast, combine
 from aril.dtype import DType, PyScalar, dtypes
 from aril.ops import Ops
@@ -42,7 +43,10 @@ def accumulate(sink: UOp) -> UOp:
     for u in order:
         groups.setdefault(_loops(u), []).append(u)
     slot = 1 + max([u.arg.slot for u in sink.toposort() if u.op is Ops.BUFFER], default=-1)
-    slots = {u: slot + i for i, u in enumerate(order)}
+    slots: dict[UOp, int] = {}
+    for u in order:
+        slots[u] = slot
+        slot += len(u.src[0].src) if u.src[0].op is Ops.TUPLE else 1
     done: dict[UOp, UOp] = {}
     finished: dict[UOp, UOp] = {}
     # a group is built when its last member's operands are ready: members do not depend on one another (see `separate`)
@@ -76,6 +80,8 @@ def _build(
         stack.pop()
         if u.op is Ops.REDUCE:
             _build_group(groups[_loops(u)], slots, done)
+        elif u.op is Ops.GETTUPLE:
+            done[u] = taken(u, done[u.src[0]])
         else:
             done[u] = u.with_src(tuple([done[s] for s in u.src]))
 
@@ -83,24 +89,33 @@ def _build(
 def _build_group(members: list[UOp], slots: dict[UOp, int], done: dict[UOp, UOp]) -> None:
     loops = tuple([done[r] for r in _loops(members[0])])
     updates: list[UOp] = []
-    accumulators: list[UOp] = []
+    accumulators: list[list[UOp]] = []
     outer = sorted(frozenset().union(*[m.ranges for m in members]), key=lambda r: (r.arg.kind, r.arg.id))
     for m in members:
         op = m.arg[0]
         operands = [done[x] for x in m.src if x.op is not Ops.RANGE]
-        lanes = max(lanes_of(x) for x in operands)
-        acc = UOp.buffer(slots[m], m.dtype, lanes, AddrSpace.REG)
-        accumulators.append(acc)
-        start = broadcast(UOp.const(m.dtype, identity(op, m.dtype)), lanes)
-        first = register(acc.after(*[done[r] for r in outer])).store(start)
-        inside = register(acc.after(first, *loops))
-        total = inside.load()
-        for x in operands:
-            total = combine(op, total, x)
-        updates.append(inside.store(total))
+        carried = operands[0].src if isinstance(op, str) else tuple(operands[:1])
+        types = tuple([x.dtype for x in carried]) if isinstance(op, str) else (m.dtype,)
+        starts = combine_of(op).identity(types) if isinstance(op, str) else (identity(op, m.dtype),)
+        lanes = max(lanes_of(x) for x in (carried if isinstance(op, str) else operands))
+        accs = [UOp.buffer(slots[m] + i, t, lanes, AddrSpace.REG) for i, t in enumerate(types)]
+        accumulators.append(accs)
+        inside: list[UOp] = []
+        for acc, value in zip(accs, starts, strict=True):
+            start = broadcast(UOp.const(acc.dtype, value), lanes)
+            first = register(acc.after(*[done[r] for r in outer])).store(start)
+            inside.append(register(acc.after(first, *loops)))
+        totals = tuple([place.load() for place in inside])
+        if isinstance(op, str):
+            totals = combine_of(op).step(totals, tuple([broadcast(x, lanes) for x in carried]))
+        else:
+            for x in operands:
+                totals = (combine(op, totals[0], x),)
+        updates.extend([place.store(total) for place, total in zip(inside, totals, strict=True)])
     end = UOp.group(*updates).end(*loops)
-    for m, acc in zip(members, accumulators, strict=True):
-        done[m] = register(acc.after(end)).load()
+    for m, accs in zip(members, accumulators, strict=True):
+        values = tuple([register(acc.after(end)).load() for acc in accs])
+        done[m] = UOp(Ops.TUPLE, values) if isinstance(m.arg[0], str) else values[0]
 
 
 def register(acc: UOp) -> UOp:

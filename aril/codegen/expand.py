@@ -12,6 +12,7 @@ from math import prod
 
 from aril.codegen.affine import Linear, build_sum, divides, linear, split_gate
 from aril.codegen.coalesce import Lanes, can_transpose, deinterleave, interleave, lanes_of, shuffle, transpose
+from aril.codegen.combines import Combine, combine_of, results, taken
 from aril.dtype import dtypes
 from aril.ops import OpGroup, Ops
 from aril.uop.args import AxisType
@@ -141,7 +142,9 @@ class _Expander:
         if op is Ops.STORE and u.src[0] in self.linears:
             return self._store(u, turn)
         if op is Ops.REDUCE:
-            return self._reduce(u, turn)
+            return self._reduce(u, turn) if isinstance(u.arg[0], Ops) else self._reduce_tuple(u, turn)
+        if op is Ops.GETTUPLE:
+            return taken(u, self._at(u.src[0], turn))
         if op is Ops.END:
             return self._end(u, turn)
         if op is Ops.GROUP:
@@ -387,6 +390,31 @@ class _Expander:
             ]
         return combine_lanes(op, parts[0]) if lanes > 1 else parts[0]
 
+    def _reduce_tuple(self, u: UOp, turn: dict[UOp, int]) -> UOp:
+        """The TUPLE of results of a reduction with several accumulators."""
+        how = combine_of(u.arg[0])
+        loops = tuple([self._at(r, turn) for r in u.src[1:] if not is_loop(r, *_EXPANDED)])
+        lanes = next((_length(r) for r in u.src[1:] if is_loop(r, AxisType.VECTOR)), 1)
+        parts: list[tuple[UOp, ...]] = []
+        for outer in self._turns(u, frozenset({AxisType.UPCAST}), turn):
+            total: tuple[UOp, ...] | None = None
+            for inner in self._turns(u, frozenset({AxisType.UNROLL}), outer):
+                values = self._at(u.src[0], inner).src
+                total = values if total is None else how.step(total, values)
+            assert total is not None
+            widest = max(lanes, *[lanes_of(x) for x in total])
+            total = tuple([broadcast(x, widest) for x in total])
+            parts.append(results(UOp(Ops.REDUCE, (UOp(Ops.TUPLE, total), *loops), u.arg)) if loops else total)
+        total = _all_steps(how, parts)
+        n = lanes_of(total[0]) if lanes > 1 else 1
+        while n > 1 and n % 2 == 0:
+            n //= 2
+            low, high = (tuple([UOp(Ops.SHRINK, (x,), (k * n, n)) for x in total]) for k in (0, 1))
+            total = how.step(low, high)
+        if lanes > 1:
+            total = _all_steps(how, [tuple([x.index(i) for x in total]) for i in range(n)])
+        return UOp(Ops.TUPLE, total)
+
     def _end(self, u: UOp, turn: dict[UOp, int]) -> UOp:
         rest = [s for s in u.src[1:] if not is_loop(s, *_EXPANDED)]
         effects: list[UOp] = []
@@ -398,6 +426,13 @@ class _Expander:
         if body.op is Ops.NOOP or not rest:
             return body
         return UOp(Ops.END, (body, *[self._at(s, turn) for s in rest]))
+
+
+def _all_steps(how: Combine, parts: list[tuple[UOp, ...]]) -> tuple[UOp, ...]:
+    """All parts combined, in a balanced tree."""
+    while len(parts) > 1:
+        parts = [how.step(*parts[i : i + 2]) if i + 1 < len(parts) else parts[i] for i in range(0, len(parts), 2)]
+    return parts[0]
 
 
 def _length(loop: UOp) -> int:

@@ -12,6 +12,7 @@ from typing import ClassVar
 
 from aril.codegen.accumulate import substitute_live
 from aril.codegen.affine import LINEAR_OPS, Linear, add, linear, mul
+from aril.codegen.combines import joined, taken
 from aril.dtype import dtypes
 from aril.ops import Ops
 from aril.uop.args import AxisType, RangeArg
@@ -153,9 +154,11 @@ class Split(Step):
                 second = _closed(u, others, loop, tail, (last,))
                 empty = tiles.op is Ops.CONST and tiles.arg == 0
                 if u.op is Ops.REDUCE:
-                    done[u] = second if empty else UOp(u.arg[0], (first, second))
+                    done[u] = second if empty else joined(u.arg[0], first, second)
                 else:
                     done[u] = second if empty else UOp.group(first, second)
+            elif u.op is Ops.GETTUPLE:
+                done[u] = taken(u, src[0])
             else:
                 done[u] = u.with_src(src)
         return flatten_effects(done[sink])

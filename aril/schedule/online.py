@@ -15,7 +15,7 @@ from aril.dtype import dtypes
 from aril.ops import Ops
 from aril.schedule.fuse import ROW_BYTES, is_contraction
 from aril.schedule.prepare import FEW_RESULTS, LONG_REDUCTION, PARTS
-from aril.uop import UOp
+from aril.uop import UOp, sint
 from aril.uop.shape import expand, pad, reduce, reshape, shrink
 
 PART_BYTES = 1 << 16  # a part is gone over twice, the second time in the first- or second-level cache
@@ -33,7 +33,7 @@ class Cut:
     inner: int
     more: int
 
-    def split(self, x: UOp, shape: tuple[int, ...], fill: float) -> UOp:
+    def split(self, x: UOp, shape: tuple[sint, ...], fill: float) -> UOp:
         """`x`, which broadcasts to `shape`, with the axis as two: (.., parts, inner, ..)."""
         x = expand(reshape(x, (1,) * (len(shape) - len(x.shape)) + x.shape), shape) if x.shape != shape else x
         if self.more:
@@ -163,7 +163,7 @@ def _sum_of_exponentials(u: UOp) -> Follower | None:
     return Follower(top, build)
 
 
-def _beside(shape: tuple[int, ...], cut: Cut) -> tuple[int, ...]:
+def _beside(shape: tuple[sint, ...], cut: Cut) -> tuple[sint, ...]:
     """A result's shape with an axis for the parts."""
     return (*shape[: cut.axis], 1, *shape[cut.axis :])
 

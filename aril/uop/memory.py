@@ -27,6 +27,11 @@ def closed(u: UOp) -> UOp | None:
     return UOp(u.op, (u.src[0], *left), u.arg, u.dtype, u.tag) if left else u.src[0]
 
 
+def taken(u: UOp) -> UOp | None:
+    """A result of a TUPLE is its source."""
+    return u.src[0].src[u.arg] if u.src[0].op is Ops.TUPLE else None
+
+
 def _invalid_index(address: UOp) -> bool:
     return address.op is Ops.INDEX and any(i.op is Ops.Invalid for i in address.src[1:])
 

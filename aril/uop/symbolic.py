@@ -207,6 +207,7 @@ _STEPS: dict[Ops, Step] = {
     Ops.BITCAST: floats.bitcast,
     Ops.RANGE: memory.range,
     Ops.REDUCE: memory.closed,
+    Ops.GETTUPLE: memory.taken,
     Ops.END: memory.closed,
     Ops.LOAD: memory.load,
     Ops.STORE: memory.store,

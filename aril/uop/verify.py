@@ -226,8 +226,7 @@ _TENSOR = [
 
 _NOT_KERNEL = (OpGroup.MOVEMENT - {Ops.SHRINK}) | {
     Ops.BIND, Ops.CONTIGUOUS, Ops.CONTIGUOUS_BACKWARD, Ops.DETACH, Ops.COPY, Ops.FUNCTION, Ops.CALL,
-    Ops.TUPLE, Ops.GETTUPLE, Ops.MSTACK, Ops.MSELECT, Ops.UNSHARD, Ops.ALLREDUCE, Ops.CUSTOM_FUNCTION,
-    Ops.LINEAR, Ops.PROGRAM,
+    Ops.MSTACK, Ops.MSELECT, Ops.UNSHARD, Ops.ALLREDUCE, Ops.CUSTOM_FUNCTION, Ops.LINEAR, Ops.PROGRAM,
 }  # fmt: skip
 
 
@@ -279,6 +278,7 @@ def _kernel_reduce(u: UOp) -> bool:
         and u.arg[1] == ()
         and len(u.src) > 1
         and all(r.op is Ops.RANGE for r in u.src[1:])
+        and (u.src[0].op is Ops.TUPLE) == isinstance(u.arg[0], str)
     )
 
 
@@ -326,6 +326,7 @@ _KERNEL = [
     *_EVERYWHERE,
     *_MEMORY,
     _rule(_NOT_KERNEL, "does not stand in a kernel", lambda u: False),
+    _rule(Ops.GETTUPLE, "takes a result of a REDUCE by number", lambda u: u.src[0].op is Ops.REDUCE),
     _rule(
         Ops.PARAM,
         "is flat (a size), or a named variable",
@@ -341,7 +342,7 @@ _KERNEL = [
         lambda u: all(r.arg.kind is AxisType.GLOBAL for r in u.src[0].ranges),
     ),
     _rule(Ops.LOAD, "has an alternative where its index may be invalid", _gated_load),
-    _rule(Ops.REDUCE, "has arg (operation, ()) and RANGEs after its operand", _kernel_reduce),
+    _rule(Ops.REDUCE, "has arg (operation, ()), for a TUPLE (name, ()), and RANGEs after its operand", _kernel_reduce),
     _rule(Ops.END, "closes RANGEs (and may end with a bool condition)", _closes_ranges),
     _rule(Ops.SINK, "gathers effects", lambda u: all(s.op in _EFFECTS for s in u.src)),
     _rule(Ops.SINK, "carries a KernelInfo", lambda u: u.arg is None or isinstance(u.arg, KernelInfo)),

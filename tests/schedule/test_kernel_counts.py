@@ -29,6 +29,7 @@ TABLE = [
     ("softmax of a long row", 2, lambda: rand(1, 100_000).softmax(-1)),
     ("logsumexp of a long row", 2, lambda: rand(1, 100_000).logsumexp(-1)),
     ("argmax of a long row", 2, lambda: rand(1, 100_000).argmax(-1)),
+    ("attention", 1, lambda: rand(2, 64, 16).scaled_dot_product_attention(rand(2, 64, 16), rand(2, 64, 16))),
     ("log_softmax", 2, lambda: rand(64, 100).log_softmax(-1)),
     ("layernorm", 2, lambda: rand(64, 100).layernorm()),
     ("matmul + bias + relu", 1, lambda: (rand(64, 32) @ rand(32, 48) + rand(48)).relu()),

@@ -93,3 +93,15 @@ def test_gradient_of_a_long_softmax() -> None:
     p = np.exp(a.astype(np.float64) - a.max())
     p /= p.sum()
     np.testing.assert_allclose(x.grad.numpy(), p * (w - (w * p).sum()), rtol=1e-3, atol=1e-8)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32, np.int8])
+def test_positions_in_rows_beyond_the_first_cache(dtype: type) -> None:
+    """One loop with two accumulators finds the maximum and its place."""
+    a = np.round(draw((65, 30_001)) * 4).astype(dtype)
+    launches, result = counted(Tensor(a).realize().argmax(1))
+    np.testing.assert_array_equal(result, a.argmax(1))
+    assert launches == 1
+    if a.dtype.kind == "f":
+        a[:, 777] = np.nan
+        np.testing.assert_array_equal(Tensor(a).argmax(1).numpy(), a.argmax(1))

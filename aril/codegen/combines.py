@@ -1,0 +1,97 @@
+"""Reductions that carry several accumulators: how two tuples of them become one, and the tuple that changes nothing.
+
+`REDUCE(TUPLE(x, y, ..), *loops)` with arg `(name, ())` names one of `COMBINES`; GETTUPLE takes its results. In come the
+values of two parts, out goes the combination, as nodes. Every combination is associative, so that lanes, copies and
+parts may be combined in any grouping.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from aril.dtype import DType, PyScalar
+from aril.ops import Ops
+from aril.uop.node import UOp
+
+Values = tuple[UOp, ...]
+
+
+@dataclass(frozen=True)
+class Combine:
+    """`count` accumulators; `identity(types)` and `step(a, b)` give as many values."""
+
+    count: int
+    identity: Callable[[tuple[DType, ...]], tuple[PyScalar, ...]]
+    step: Callable[[Values, Values], Values]
+
+
+def _position(a: Values, b: Values) -> Values:
+    """(greatest value, greatest mark of those that have it); NaN is greater than all numbers."""
+    top = UOp(Ops.MAX, (a[0], b[0]))
+    marks = []
+    for value, mark in (a, b):
+        is_top = UOp(Ops.CMPEQ, (value, top))
+        if value.dtype.kind == "f":
+            is_top = UOp(Ops.OR, (is_top, UOp(Ops.CMPNE, (value, value))))
+        marks.append(UOp(Ops.WHERE, (is_top, mark, mark.const_like(0))))
+    return top, UOp(Ops.MAX, tuple(marks))
+
+
+def _exponentials(a: Values, b: Values) -> Values:
+    """(maximum, sum of 2**(x - maximum)), the online softmax of Milakov and Gimelshein (2018)."""
+    top = UOp(Ops.MAX, (a[0], b[0]))
+    total: UOp | None = None
+    for level, amount in (a, b):
+        # nothing but -inf so far: the difference of two infinities is not asked for
+        empty = UOp(Ops.CMPEQ, (level, level.const_like(-math.inf)))
+        factor = UOp(Ops.EXP2, (UOp(Ops.SUB, (level, top)),))
+        term = UOp(Ops.WHERE, (empty, amount.const_like(0), UOp(Ops.MUL, (amount, factor))))
+        total = term if total is None else UOp(Ops.ADD, (total, term))
+    assert total is not None
+    return top, total
+
+
+def _moments(a: Values, b: Values) -> Values:
+    """(mean, sum of squared distances from it, count), by the update of Chan, Golub and LeVeque (1979)."""
+    count = UOp(Ops.ADD, (a[2], b[2]))
+    none = UOp(Ops.CMPEQ, (count, count.const_like(0)))
+    share = UOp(Ops.FDIV, (b[2], UOp(Ops.WHERE, (none, count.const_like(1), count))))
+    apart = UOp(Ops.SUB, (b[0], a[0]))
+    mean = UOp(Ops.ADD, (a[0], UOp(Ops.MUL, (apart, share))))
+    between = UOp(Ops.MUL, (UOp(Ops.MUL, (apart, apart)), UOp(Ops.MUL, (a[2], share))))
+    return mean, UOp(Ops.ADD, (UOp(Ops.ADD, (a[1], b[1])), between)), count
+
+
+COMBINES: dict[str, Combine] = {
+    "position": Combine(2, lambda types: (types[0].min, 0), _position),
+    "exponentials": Combine(2, lambda types: (-math.inf, 0.0), _exponentials),
+    "moments": Combine(3, lambda types: (0.0, 0.0, 0.0), _moments),
+}
+
+
+def combine_of(name: str) -> Combine:
+    """The combination of that name. Errors: ValueError for one that is not known."""
+    if name not in COMBINES:
+        raise ValueError(f"{name!r} is no combination of accumulators: expected one of {', '.join(COMBINES)}")
+    return COMBINES[name]
+
+
+def results(reduction: UOp) -> Values:
+    """The results of a REDUCE over a TUPLE, or of the TUPLE it has become."""
+    if reduction.op is Ops.TUPLE:
+        return reduction.src
+    return tuple([UOp(Ops.GETTUPLE, (reduction,), i) for i in range(len(reduction.src[0].src))])
+
+
+def joined(op: Ops | str, a: UOp, b: UOp) -> UOp:
+    """What a reduction by `op` makes of the results of its two parts; a TUPLE for one of several accumulators."""
+    if isinstance(op, str):
+        return UOp(Ops.TUPLE, combine_of(op).step(results(a), results(b)))
+    return UOp(op, (a, b))
+
+
+def taken(u: UOp, source: UOp) -> UOp:
+    """GETTUPLE `u` of what its source has become."""
+    return source.src[u.arg] if source.op is Ops.TUPLE else u.with_src((source,))
