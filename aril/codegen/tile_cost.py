@@ -1,0 +1,237 @@
+"""What a register tile costs: cycles of arithmetic, loads, stores, packing, and traffic beyond the caches.
+
+In come a nest's operands and a `Tile`; out goes the tile with its cost and what it stages.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+
+from aril.codegen.analysis import Access, Nest, is_constant, length, reduce_loops_of
+from aril.codegen.plan import Plan
+from aril.uop.node import UOp
+
+_BYTES_A_CYCLE = 5.0  # of one core from beyond its second-level cache
+_WAYS, _WAY = 8, 4096  # a first-level cache holds this many lines at one distance
+_LINE, _LINES = 64, 512  # bytes of a cache line, lines of a first-level cache
+STRIPS = 8  # strips of rows there should be, for threads to share
+_STORE = 6.0  # cycles for a line that a tile stores in part
+_FETCH = 24.0  # cycles for a line whose neighbours in time lie in other pages
+
+
+@dataclass(frozen=True, eq=False)
+class Tile:
+    """A register tile. `cost` is in cycles a multiply-add of one lane; `staged` numbers the reduction's operands that
+    are put into a panel, `blocked` are its loops that go around the nest so that panels stay small (with
+    the turns that stay inside), `packing` is the share of the time that filling panels takes. `strip` is (the operand,
+    its row loop, tiles) of an operand without lanes that is packed for so many tiles of its rows at once."""
+
+    lane: UOp
+    lanes: int
+    vectors: int
+    rows: tuple[tuple[UOp, int], ...]
+    staged: tuple[int, ...] = ()
+    blocked: tuple[tuple[UOp, int], ...] = ()
+    cost: float = 0.0
+    packing: float = 0.0
+    strip: tuple[int, UOp, int] | None = None
+
+    @property
+    def accumulators(self) -> int:
+        return self.vectors * prod([f for _, f in self.rows])
+
+
+@dataclass(frozen=True, eq=False)
+class Operand:
+    """A load of the body: its number among the kernel's operands, strides, and whether it may be staged."""
+
+    number: int
+    access: Access
+    stageable: bool
+
+    def uses(self, loop: UOp) -> bool:
+        return loop in self.access.loops
+
+
+def least_cost(tile: Tile, own: frozenset[UOp]) -> float:
+    """What `score` cannot go below."""
+    cost = max(tile.accumulators / 2, 4.8) / (tile.accumulators * tile.lanes)
+    if tile.lane not in own:
+        block = tile.lanes * tile.vectors
+        cost *= -(-length(tile.lane) // block) * block / length(tile.lane)
+    for r, f in tile.rows:
+        cost *= -(-length(r) // f) * f / length(r)
+    return cost
+
+
+def score(
+    plan: Plan, nest: Nest, reduction: UOp, operands: list[Operand], ends: list[Access], tile: Tile
+) -> Tile | None:
+    """The tile with its cost and what it stages, in cycles a step of the reduction and then for each element."""
+    lane, own = tile.lane, reduce_loops_of(reduction)
+    rows = prod([f for _, f in tile.rows])
+    accumulators = tile.vectors * rows
+    across = lane in own
+    depth = prod([length(r) for r in own])
+    loads = staging = traffic = 0.0
+    staged: list[int] = []
+    blocked: tuple[tuple[UOp, int], ...] = ()
+    strip: tuple[int, UOp, int] | None = None
+    for x in sorted(operands, key=lambda x: x.uses(lane)):
+        count = prod([f for r, f in tile.rows if x.uses(r)])
+        traffic += _traffic(plan, x, own, tile)
+        if not x.uses(lane):
+            loads += count * _broadcast_cost(x, tile)
+            if _is_scattered(x, own):
+                tiles = _strip_tiles(plan, nest, x, own, tile)
+                if tiles is not None and strip is None:
+                    uses = prod([length(r) for r in nest.loops if not x.uses(r)]) / (tile.lanes * tile.vectors)
+                    strip = (x.number, *tiles)
+                    staging += _FETCH / max(1.0, uses)
+                    traffic -= _traffic(plan, x, own, tile)
+                else:
+                    staging += _FETCH
+            continue
+        count *= tile.vectors
+        contiguous = x.access.stride(lane) == 1
+        if across:
+            loads += count * (1.3 if contiguous else tile.lanes * 1.5)
+            continue
+        far = contiguous and _is_far(x, own, tile)
+        direct = count * ((1.6 if far else 1.3) if contiguous else tile.lanes * 1.5)
+        if contiguous and _is_scattered(x, own):
+            direct += 2 * _FETCH * tile.vectors
+        panel = None if contiguous and not far else _panel(plan, x, own, tile)
+        if panel is not None:
+            packed = prod([length(r) for r in own if x.uses(r)]) * tile.vectors
+            panels = prod([length(r) for r in nest.loops if x.uses(r)]) / (tile.lanes * tile.vectors)
+            again = max(1.0, chunks_each(plan) / max(1.0, panels)) if panel else 1.0
+            uses = max(1.0, prod([length(r) for r in nest.loops if not x.uses(r)]) / rows / again)
+            uses = uses if strip is None else min(uses, strip[2])
+            price = packed * (0.3 if contiguous else 0.5) * tile.lanes / (depth * uses)
+            inner = depth / prod([length(r) / inside for r, inside in panel])
+            price += 2.5 * accumulators / inner if panel else 0.0
+            if price + count < direct and (not panel or strip is None and (not blocked or panel == blocked)):
+                staged.append(x.number)
+                staging += price
+                traffic -= _traffic(plan, x, own, tile)
+                blocked = panel or blocked
+                loads += count
+                continue
+        loads += direct
+    cycles = max(accumulators / 2, loads / 2, (accumulators + loads + 2) / 4, 4.8, traffic) + staging
+    end = 15.0 + accumulators + sum(_end_cost(a, tile, accumulators, across) for a in ends)
+    n, block = length(lane), tile.lanes * tile.vectors
+    if across:
+        waste = (n // tile.lanes + (n % tile.lanes > 0) * 1.2) * tile.lanes / n
+        end /= tile.lanes
+    else:
+        waste = -(-n // block) * block / n
+    for r, f in tile.rows:
+        waste *= -(-length(r) // f) * f / length(r)
+    steps = depth / tile.lanes if across else depth
+    cost = (cycles + end / max(1.0, steps)) * waste / (accumulators * tile.lanes)
+    return replace(tile, staged=tuple(staged), blocked=blocked, cost=cost, packing=staging / cycles, strip=strip)
+
+
+def _traffic(plan: Plan, x: Operand, own: tuple[UOp, ...], tile: Tile) -> float:
+    """Cycles a step in which memory beyond the second-level cache delivers the operand; 0 where it stays in there."""
+    strides = {abs(x.access.stride(r) or 0) for r in own if x.uses(r)}
+    # rows that move as a loop of the reduction does see the same elements again (windows)
+    fresh = prod([f for r, f in tile.rows if x.uses(r) and abs(x.access.stride(r) or 0) not in strides])
+    if x.uses(tile.lane):
+        fresh *= tile.lanes * tile.vectors
+    total = fresh * prod([length(r) for r in own if x.uses(r) and r is not tile.lane])
+    if min(total, x.access.storage.arg.size or total) * x.access.itemsize <= plan.renderer.l2 // 2:
+        return 0.0
+    return fresh * x.access.itemsize / _BYTES_A_CYCLE
+
+
+def chunks_each(plan: Plan) -> int:
+    """Chunks of a blocked reduction. Each packs its operand anew, so there are few of them."""
+    return max(4, 2 * plan.renderer.cores)
+
+
+def _broadcast_cost(x: Operand, tile: Tile) -> float:
+    for r, f in tile.rows:
+        stride = x.access.stride(r)
+        if x.uses(r) and f > _WAYS and stride and stride * x.access.itemsize % _WAY == 0:
+            return 4.0  # the rows push one another out of the first-level cache
+    apart = any(x.uses(r) and abs(x.access.stride(r) or 64) * x.access.itemsize >= 64 for r, _ in tile.rows)
+    return 1.05 if apart else 1.0
+
+
+def _is_scattered(x: Operand, own: tuple[UOp, ...]) -> bool:
+    """Whether every step of the reduction reads another line of the operand, and they do not stay in cache."""
+    strides = [abs(x.access.stride(r) or 0) * x.access.itemsize for r in own if x.uses(r)]
+    if not strides or min(strides) < 4 * _LINE:
+        return False
+    steps = prod([length(r) for r in own if x.uses(r)])
+    return steps > _LINES or min(strides) % _WAY == 0 and steps > _WAYS
+
+
+def _strip_tiles(plan: Plan, nest: Nest, x: Operand, own: tuple[UOp, ...], tile: Tile) -> tuple[UOp, int] | None:
+    """(the row loop, how many of its tiles are packed at once); None where the operand cannot be packed so."""
+    rows = [(r, f) for r, f in tile.rows if x.uses(r)]
+    inside = [r for r in own if x.uses(r)]
+    if len(rows) != 1 or not x.stageable or not all(is_constant(r) for r in inside) or not is_constant(rows[0][0]):
+        return None
+    row, f = rows[0]
+    tiles = -(-length(row) // f)
+    room = plan.renderer.l2 // 4 // (x.access.itemsize * f * prod([length(r) for r in inside]))
+    if room < 1 or tiles < 2:
+        return None
+    least = STRIPS // max(1, prod([length(r) for r in nest.loops if x.uses(r) and r is not row]))
+    parts = max(-(-tiles // room), min(least, tiles // 4))
+    count = -(-tiles // max(1, parts))
+    if tiles % count and not nest.repeatable:
+        return None
+    return row, count
+
+
+def _end_cost(a: Access, tile: Tile, accumulators: int, across: bool) -> float:
+    """Cycles of a store, or of a load after the reduction, for one tile."""
+    if across:
+        return accumulators * 14.0
+    stride = a.stride(tile.lane)
+    if tile.lane not in a.loops or stride == 1:
+        return float(accumulators)
+    elements = accumulators * tile.lanes
+    # what the tile's rows leave of each line is fetched again for later tiles
+    near = prod([f for r, f in tile.rows if 0 < abs(a.stride(r) or 0) * a.itemsize < _LINE])
+    lines = elements / max(1, min(near, _LINE // a.itemsize)) if abs(stride or _LINE) * a.itemsize >= _LINE else 0.0
+    for r, f in tile.rows:
+        if a.stride(r) == 1 and f >= 4 and f & (f - 1) == 0:
+            return elements * 0.6 + lines * _STORE  # transposed in registers
+    return elements * 1.3 + lines * _STORE
+
+
+def _panel(plan: Plan, x: Operand, own: tuple[UOp, ...], tile: Tile) -> tuple[tuple[UOp, int], ...] | None:
+    """The loops of the reduction to go outside so that a panel of the operand stays in cache, each with the turns that
+    stay inside; None where a panel cannot be made or kept."""
+    inside = sorted([r for r in own if x.uses(r)], key=lambda r: r.arg.id)
+    if not x.stageable or any(x.uses(r) for r, _ in tile.rows) or not all(is_constant(r) for r in inside):
+        return None
+    room = plan.renderer.l2 // 4 // (x.access.itemsize * tile.lanes * tile.vectors)
+    outside: list[tuple[UOp, int]] = []
+    while prod([length(r) for r in inside]) > room:
+        loop = inside.pop(0)
+        rest = prod([length(r) for r in inside])
+        most = room // rest
+        kept = 1 if most < 8 else max(f for f in range(1, most + 1) if length(loop) % f == 0)
+        outside.append((loop, kept if kept * rest >= 64 and kept >= most // 4 else 1))
+        if outside[-1][1] > 1:
+            break
+        if not inside:
+            return None
+    if len(outside) > 1 or (outside and prod([length(r) for r in inside]) * outside[0][1] < 32):
+        return None
+    return tuple(outside)
+
+
+def _is_far(x: Operand, own: tuple[UOp, ...], tile: Tile) -> bool:
+    """Whether steps of the reduction lie so far apart that a packed panel reads better."""
+    strides = [abs(x.access.stride(r) or 0) * x.access.itemsize for r in own if x.uses(r)]
+    deep = prod([length(r) for r in own if x.uses(r)])
+    return bool(strides) and min(strides) >= 512 and deep * tile.lanes * tile.vectors * x.access.itemsize > 16 << 10
