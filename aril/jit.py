@@ -21,7 +21,7 @@ from aril.engine.realize import Capture, JitError, is_realized, local, realize_u
 from aril.engine.replay import Batch
 from aril.ops import OpGroup, Ops
 from aril.schedule.prepare import is_flat_view
-from aril.schedule.shard import is_sharded_storage, memory_of
+from aril.schedule.shard import Layout, is_sharded_storage, layout_of, memory_of
 from aril.tensor import Tensor, _alive, renew
 from aril.uop import UOp
 from aril.uop.node import toposort
@@ -33,7 +33,18 @@ R = TypeVar("R")
 class _Captured:
     """One captured batch with what it expects and how its results are rebuilt."""
 
-    __slots__ = ("batch", "fresh", "outputs", "runs", "signature", "state", "template", "used", "written_inputs")
+    __slots__ = (
+        "batch",
+        "fresh",
+        "layouts",
+        "outputs",
+        "runs",
+        "signature",
+        "state",
+        "template",
+        "used",
+        "written_inputs",
+    )
 
     def __init__(
         self,
@@ -47,6 +58,7 @@ class _Captured:
         self.outputs, self.fresh = outputs, fresh
         self.state: dict[int, Buffer] = {}  # memory from outside that the batch writes, by identity
         self.written_inputs: list[int] = []
+        self.layouts: list[Layout | None] | None = None  # of the inputs, where some are split over devices
         self.used: list[int] = []  # the inputs that its kernels touch
         self.runs = -1  # `local.runs` when the nodes of what is written were last renewed
 
@@ -233,6 +245,7 @@ class Jit(Generic[P, R]):
                     c.written_inputs.append(number[id(b)])
                 elif id(b) not in made or id(b) in kept:
                     c.state[id(b)] = b
+        c.layouts = _layouts(tensors)
         c.used = sorted({number[id(b)] for launch in capture.launches for b in launch.buffers if id(b) in number})
         self._refuse_aliases(c, inputs)
         self.captured = c
@@ -242,6 +255,15 @@ class Jit(Generic[P, R]):
             t.uop = uop.substitute({b: own_nodes[i] for b, i in pairs if i is not None and i < len(aliases)})
         renew([*c.state.values(), *[inputs[i] for i in c.written_inputs]])
         return out
+
+    def _refuse_layouts(self, c: _Captured, tensors: list[Tensor]) -> None:
+        """JitError where an input is split over its devices in another way than the captured one."""
+        for i, (expected, found) in enumerate(zip(c.layouts or (), _layouts(tensors) or (), strict=True)):
+            if expected != found:
+                raise JitError(
+                    f"{_name(self.function)} was captured with {expected} of tensor {i} of its arguments and was "
+                    f"called with {found}: shard it the same way, or make another jit of it for these arguments"
+                )
 
     def _refuse_aliases(self, c: _Captured, inputs: list[Buffer]) -> None:
         """JitError where the memory of an input is written under another name: the batch knows no order between the
@@ -279,6 +301,8 @@ class Jit(Generic[P, R]):
         if signature != c.signature:
             raise JitError(_difference(self.function, c.signature, signature))
         inputs = _input_buffers(tensors)
+        if c.layouts is not None or any(isinstance(t.device, tuple) for t in tensors):
+            self._refuse_layouts(c, tensors)
         self._refuse_aliases(c, inputs)
         fresh = [Buffer(b.device, b.size, b.dtype) for b in c.fresh]
         buffers = inputs + fresh
@@ -365,6 +389,13 @@ def _whole(u: UOp) -> UOp:
     while view.op in OpGroup.MOVEMENT:
         view = view.src[0]
     return u if u.op is Ops.AFTER or is_flat_view(u) else UOp(Ops.CONTIGUOUS, (u,))
+
+
+def _layouts(tensors: list[Tensor]) -> list[Layout | None] | None:
+    """How each realized input lies on its devices; None where all lie on one."""
+    if not any(isinstance(t.device, tuple) for t in tensors):
+        return None
+    return [layout_of(t.uop) for t in tensors]
 
 
 def _name_for(memory: Buffer) -> UOp:

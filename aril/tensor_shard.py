@@ -11,8 +11,8 @@ from typing import Any
 
 from aril.device import Buffer, canonical
 from aril.ops import Ops
-from aril.schedule.parts import split
-from aril.schedule.shard import Layout, layout_of, split_as, split_over, unshard
+from aril.schedule.parts import split, unshard
+from aril.schedule.shard import Layout, layout_of, split_as, split_over
 from aril.uop import UOp
 from aril.uop.node import view_flat
 

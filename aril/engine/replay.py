@@ -134,7 +134,7 @@ class Batch:
             )
             if not native:
                 out.append(launch)
-            elif out and isinstance(out[-1], Segment):
+            elif out and isinstance(out[-1], Segment) and type(out[-1].device) is type(device):
                 out[-1].launches.append(launch)
             else:
                 out.append(Segment([launch], device))

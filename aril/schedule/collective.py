@@ -72,7 +72,7 @@ def allreduce(parts: Sequence[UOp], op: Ops, devices: Sequence[str]) -> tuple[UO
     if len(parts) == 1:
         return tuple(parts)
     shape, dtype = parts[0].shape, parts[0].dtype
-    size = math.prod(shape) if all(isinstance(d, int) for d in shape) else None  # type: ignore[arg-type]
+    size = math.prod(shape) if all(isinstance(d, int) for d in shape) else None
     nbytes = None if size is None else size * dtype.itemsize
     way = choose(nbytes, len(devices))
     n = len(devices)

@@ -158,10 +158,10 @@ def _reshaped(m: Parts, a: int, shape: Shape) -> Any:
         return None
     if sum(n != 0 for n in m.lengths) == 1 and shape:  # all of it on one device: any axis will do
         return [reshape(p, shape if n else _with(shape, 0, 0)) for p, n in zip(m.parts, m.lengths, strict=True)], 0
-    before, inner = math.prod(old[:a]), math.prod(old[a + 1 :])  # type: ignore[arg-type]
+    before, inner = math.prod(old[:a]), math.prod(old[a + 1 :])
     for b in range(len(shape)):
-        unit = math.prod(shape[b + 1 :])  # type: ignore[arg-type]
-        if math.prod(shape[:b]) == before and all(n * inner % unit == 0 for n in m.lengths):  # type: ignore[arg-type]
+        unit = math.prod(shape[b + 1 :])
+        if math.prod(shape[:b]) == before and all(n * inner % unit == 0 for n in m.lengths):
             return [reshape(p, _with(shape, b, n * inner // unit)) for p, n in zip(m.parts, m.lengths, strict=True)], b
     return None
 
