@@ -22,10 +22,11 @@ def chain(drafts: list[Draft], kept: Iterable[UOp], lowers: Callable[[Draft], bo
     if sum([d.has_contraction for d in drafts]) < 2:
         return drafts
     roots = set(kept)
-    for last in reversed(topological(drafts)):
-        if last not in drafts or not _is_plain(last):
+    links = _Links(drafts)
+    for last in reversed(links.order):
+        if last not in links.place or not _is_plain(last):
             continue
-        parts = _parts(drafts, last, roots)
+        parts = _parts(links, last, roots)
         if not parts or _would_circle(drafts, parts):
             continue
         joint = _join(parts)
@@ -37,43 +38,51 @@ def chain(drafts: list[Draft], kept: Iterable[UOp], lowers: Callable[[Draft], bo
             if d.deps & gone:
                 d.deps = (d.deps - gone) | {joint}
         joint.deps -= {joint}
+        links = _Links(drafts)
     return drafts
 
 
-def _parts(drafts: list[Draft], last: Draft, roots: set[UOp]) -> list[Draft]:
+class _Links:
+    """Drafts in order, who makes each value, and who reads what a draft makes."""
+
+    def __init__(self, drafts: list[Draft]) -> None:
+        self.order = topological(drafts)
+        self.place = {d: i for i, d in enumerate(self.order)}
+        self.makers = {m: d for d in drafts for m in d.members}
+        self.users: dict[Draft, set[Draft]] = {}
+        self.sources: dict[Draft, set[Draft]] = {}
+        for d in drafts:
+            self.sources[d] = {self.makers[n] for n in d.reads if self.makers.get(n, d) is not d}
+            for p in self.sources[d]:
+                self.users.setdefault(p, set()).add(d)
+
+
+def _parts(links: _Links, last: Draft, roots: set[UOp]) -> list[Draft]:
     """The chain that ends with `last`, in order: two contractions, a reduction between, and what else leads from one to
     the other and to `last`. Empty where there is none.
     """
-    makers = {m: d for d in drafts for m in d.members}
-    users: dict[Draft, set[Draft]] = {}
-    for d in drafts:
-        for n in d.reads:
-            if makers.get(n, d) is not d:
-                users.setdefault(makers[n], set()).add(d)
-    order = topological(drafts)
     found = {last}
     contractions = [last] if last.has_contraction else []
-    for d in reversed(order[: order.index(last)]):
-        readers = users.get(d, set())
-        if len(contractions) == 2 or not readers or not readers <= found or not _is_plain(d):
-            continue
-        if d.device != last.device or d.root in roots:
+    pending = set(links.sources[last])
+    while pending and len(contractions) < 2 and len(found) < MOST_NESTS:
+        d = max(pending, key=links.place.__getitem__)  # the latest: all its readers have been looked at
+        pending.remove(d)
+        if not links.users[d] <= found or not _is_plain(d) or d.device != last.device or d.root in roots:
             continue
         if d.has_contraction:
-            if not contractions and _wide(d) != _wide(last):
-                return []
-            if contractions and contractions[0] in readers:
+            if not contractions and _wide(d) != _wide(last) or contractions and contractions[0] in links.users[d]:
                 return []
             contractions.append(d)
         found.add(d)
-    if len(contractions) < 2 or len(found) > MOST_NESTS:
+        pending |= links.sources[d]
+    if len(contractions) < 2:
         return []
     after = {contractions[1]}
-    for d in order:
-        if d in found and any(makers.get(n) in after for n in d.reads):
+    for d in sorted(found, key=links.place.__getitem__):
+        if not links.sources[d].isdisjoint(after):
             after.add(d)
-    parts = [d for d in order if d in after]
-    between = parts[: parts.index(contractions[0])] if contractions[0] in parts else []
+    parts = sorted(after, key=links.place.__getitem__)
+    between = parts[: parts.index(contractions[0])] if contractions[0] in after else []
     return parts if any(d.has_reduce and not d.has_contraction for d in between) else []
 
 

@@ -16,10 +16,10 @@ from aril.ops import Ops
 from aril.uop import AddrSpace, AxisType, RangeArg, UOp
 from aril.uop.symbolic import simplify
 
-SCRATCH_BYTES = 3 << 16  # of the rows of one tile: a part of the second-level cache
+SCRATCH_BYTES = 5 << 16  # of the rows of one tile: a part of the second-level cache
 MOST_BYTES = 1 << 21  # of long rows, few at a time
 MOST_ROWS = 64
-LEAST_ROWS = 8  # rows that share what they read; fewer leave lanes empty
+LEAST_ROWS = 16  # rows that share what they read; fewer leave lanes empty
 LEAST_CHUNKS = 8
 
 

@@ -272,14 +272,14 @@ def _closes_ranges(u: UOp) -> bool:
 
 
 def _kernel_reduce(u: UOp) -> bool:
-    return (
-        isinstance(u.arg, tuple)
-        and len(u.arg) == 2
-        and u.arg[1] == ()
-        and len(u.src) > 1
-        and all(r.op is Ops.RANGE for r in u.src[1:])
-        and (u.src[0].op is Ops.TUPLE) == isinstance(u.arg[0], str)
-    )
+    if not (isinstance(u.arg, tuple) and len(u.arg) == 2 and u.arg[1] == ()):
+        return False
+    operands = [s for s in u.src if s.op is not Ops.RANGE]
+    if not operands or len(operands) == len(u.src) or any(s.op is Ops.RANGE for s in u.src[: len(operands)]):
+        return False
+    if isinstance(u.arg[0], str):
+        return len(operands) == 1 and operands[0].op is Ops.TUPLE
+    return all(s.op is not Ops.TUPLE for s in operands)
 
 
 _EFFECTS = frozenset(
@@ -342,7 +342,7 @@ _KERNEL = [
         lambda u: all(r.arg.kind is AxisType.GLOBAL for r in u.src[0].ranges),
     ),
     _rule(Ops.LOAD, "has an alternative where its index may be invalid", _gated_load),
-    _rule(Ops.REDUCE, "has arg (operation, ()), for a TUPLE (name, ()), and RANGEs after its operand", _kernel_reduce),
+    _rule(Ops.REDUCE, "has arg (operation, ()), for a TUPLE (name, ()), and RANGEs after its operands", _kernel_reduce),
     _rule(Ops.END, "closes RANGEs (and may end with a bool condition)", _closes_ranges),
     _rule(Ops.SINK, "gathers effects", lambda u: all(s.op in _EFFECTS for s in u.src)),
     _rule(Ops.SINK, "carries a KernelInfo", lambda u: u.arg is None or isinstance(u.arg, KernelInfo)),
