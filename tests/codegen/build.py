@@ -455,3 +455,28 @@ def stepped_window(rows: int, n: int, window: int, step: int) -> Kernel:
 
     out = store(0, (rows, size), [row, i], reduce(Ops.ADD, value, k))
     return Kernel(sink(out), [(0, np.zeros((rows, size), np.float32))], [x], expected)
+
+
+def depthwise(n: int, channels: int, size: int, k: int, of_weight: bool = False) -> Kernel:
+    """A window of its own for every channel; or the gradient of these windows."""
+    b = Build()
+    out = size - k + 1
+    x = b.array(n, channels, size, size)
+    other = b.array(n, channels, out, out) if of_weight else b.array(channels, k, k)
+    windows = np.lib.stride_tricks.sliding_window_view(x.astype(float), (k, k), (2, 3))
+    if of_weight:
+        c, i, j = b.loops(channels, k, k)
+        m, y, z = [b.loop(d, REDUCE) for d in (n, out, out)]
+        shape, index, closed, text = (channels, k, k), [c, i, j], [m, y, z], "ncyzij,ncyz->cij"
+        second = load(2, (n, channels, out, out), m, c, y, z)
+    else:
+        m, c, y, z = b.loops(n, channels, out, out)
+        i, j = [b.loop(k, REDUCE) for _ in range(2)]
+        shape, index, closed, text = (n, channels, out, out), [m, c, y, z], [i, j], "ncyzij,cij->ncyz"
+        second = load(2, (channels, k, k), c, i, j)
+    first = load(1, (n, channels, size, size), m, c, add(y, i), add(z, j))
+    value = reduce(Ops.ADD, alu(Ops.MUL, first, second), *closed)
+    return Kernel(
+        sink(store(0, shape, index, value)), [(0, np.zeros(shape, np.float32))], [x, other],
+        lambda: [np.einsum(text, windows, other.astype(float))],
+    )  # fmt: skip

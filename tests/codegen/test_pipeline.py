@@ -56,6 +56,8 @@ KERNELS = {
     "gather rows": lambda: b.gather_rows(9, 20, 5),
     "two nests": lambda: b.two_outputs(4, 33),
     "updates": lambda: b.updates(400, 129, 3, 701),
+    "depthwise": lambda: b.depthwise(2, 3, 20, 3),
+    "depthwise weights": lambda: b.depthwise(2, 3, 20, 3, of_weight=True),
     "stepped window": lambda: b.stepped_window(3, 20, 4, 2),
     "stepped window of three": lambda: b.stepped_window(2, 11, 6, 3),
 }
