@@ -16,7 +16,7 @@ _BYTES_A_CYCLE = 5.0  # of one core from beyond its second-level cache
 _WAYS, _WAY = 8, 4096  # a first-level cache holds this many lines at one distance
 _LINE, _LINES = 64, 512  # bytes of a cache line, lines of a first-level cache
 STRIPS = 8  # strips of rows there should be, for threads to share
-_STORE = 6.0  # cycles for a line that a tile stores in part
+_STORE = 4.0  # cycles for a line that a tile stores in part
 _FETCH = 24.0  # cycles for a line whose neighbours in time lie in other pages
 
 
@@ -204,7 +204,7 @@ def _end_cost(a: Access, tile: Tile, accumulators: int, across: bool) -> float:
     for r, f in tile.rows:
         if a.stride(r) == 1 and f >= 4 and f & (f - 1) == 0:
             return elements * 0.6 + lines * _STORE  # transposed in registers
-    return elements * 1.3 + lines * _STORE
+    return elements * 2.2 + lines * _STORE
 
 
 def _panel(plan: Plan, x: Operand, own: tuple[UOp, ...], tile: Tile) -> tuple[tuple[UOp, int], ...] | None:
