@@ -139,7 +139,7 @@ def reshard(m: Parts, axis: int, lengths: Sequence[int]) -> Parts:
                 pieces.append(copy(cut(p, axis, low - (s if axis == m.axis else 0), high - low), device))
         if not pieces:
             zero = reshape(UOp.const(m.parts[0].dtype, 0), (1,) * len(m.shape))
-            pieces = [expand(zero, _with(m.shape, axis, 0))]
+            pieces = [expand(zero, _with(m.shape, axis, n))]
         whole = join(pieces, m.axis)
         out.append(whole if len(pieces) == 1 else UOp(Ops.CONTIGUOUS, (whole,)))
     return m.with_parts(out, axis)

@@ -486,3 +486,11 @@ def test_capture_on_devices_of_different_kinds() -> None:
     for i in range(4):
         found = add(Tensor(ROWS + i).shard(("CPU", "PYTHON"), 0)).numpy()
         np.testing.assert_allclose(found, (ROWS + i).sum(0) * 2 + ROWS + i, rtol=1e-4, atol=1e-4)
+
+
+def test_values_without_elements_meet_in_any_layout() -> None:
+    a = np.zeros((5, 0, 1), np.int32)
+    for axis in range(3):
+        for other in range(3):
+            x = Tensor(a).shard(THREE, axis) + Tensor(a).shard(THREE, other)
+            assert x.numpy().shape == a.shape
