@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from aril import config
-from aril.codegen import contraction, heuristics, panels, steps
+from aril.codegen import attention, contraction, heuristics, panels, steps
 from aril.codegen.accumulate import separate
 from aril.codegen.estimate import estimate
 from aril.codegen.plan import Plan
@@ -87,6 +87,8 @@ def unsearchable(sink: UOp) -> str:
         return "it divides integers by data"
     if any(u.op in (Ops.CUSTOM, Ops.CUSTOMI, Ops.INS, Ops.ATOMIC, Ops.BARRIER) for u in nodes):
         return "it holds hand-written control"
+    if attention.is_chain(sink):
+        return "its nests hand values on in scratch, and each has steps of its own"
     size = sum([u.arg.size * u.dtype.itemsize for u in nodes if u.op is Ops.PARAM and not u.is_variable])
     if size > MOST_BYTES:
         return f"its arguments take {size} bytes"

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from aril import Tensor
+from aril import Context, Tensor
 from aril.device import GlobalCounters
 
 RNG = np.random.default_rng(7)
@@ -140,3 +140,12 @@ def test_blocks_of_a_transformer() -> None:
     mask = np.where(np.tril(np.ones((32, 32), bool)), 0, -np.inf)
     expected = attention(*wide, mask).transpose(0, 2, 1, 3).reshape(2, 32, 24) @ o
     np.testing.assert_allclose((out + tx).numpy(), expected + x, rtol=1e-3, atol=1e-4)
+
+
+def test_a_search_leaves_chains_alone() -> None:
+    """Under BEAM the kernel keeps the steps of the heuristics, without a word."""
+    q, k, v = draw(2, 40, 8), draw(2, 36, 8), draw(2, 36, 8)
+    tq, tk, tv = (Tensor(x).realize() for x in (q, k, v))
+    with Context(BEAM=1):
+        result = tq.scaled_dot_product_attention(tk, tv).numpy()
+    np.testing.assert_allclose(result, attention(q, k, v), rtol=1e-4, atol=1e-5)
