@@ -164,6 +164,8 @@ def to_dtype(x: object) -> DType:
     if x.__class__ is DType:
         return x  # type: ignore[return-value]
     name = x.lower() if isinstance(x, str) else getattr(x, "name", None)
+    if isinstance(x, type) and x.__module__ == "numpy":  # `np.float32` itself
+        name = x.__name__.rstrip("_")
     found = (_BY_NAME.get(name) or _ALIASES.get(name)) if isinstance(name, str) else None
     if found is None and x in (bool, int_type, float_type):
         return {bool: dtypes.bool, int_type: dtypes.default_int(), float_type: dtypes.default_float()}[x]  # type: ignore[index]

@@ -80,6 +80,11 @@ class InteropMixin(CreationMixin):
         """The values as nested lists of Python numbers (a number for shape ())."""
         return self.numpy().tolist()
 
+    __array_priority__ = 1000  # `array + tensor` is the tensor's to answer, lazily and with its gradient
+
+    def __format__(self: Any, spec: str) -> str:
+        return format(self.item(), spec) if spec else str(self)
+
     def __array__(self: Any, dtype: Any = None, copy: Any = None) -> Any:
         out = self._host() if self.dtype.fmt is not None or self.dtype.weak else self.numpy()
         if copy is False and dtype is not None and out.dtype != dtype:

@@ -77,6 +77,8 @@ class ContractMixin(MathMixin):
 
     def einsum(self, formula: str, *others: Any, dtype: DTypeLike | None = None) -> Self:
         """Products summed as `formula` says (NumPy's notation, `...` too); this value is the first operand."""
+        if isinstance(self, str):  # called on the class, as other frameworks write it
+            return formula.einsum(self, *others, dtype=dtype)
         operands = [self, *[self.ufix(x) for x in others]]
         inputs, output, letters = parse_einsum(formula, [x.shape for x in operands])
         placed = [x._einsum_operand(names, letters) for x, names in zip(operands, inputs, strict=True)]

@@ -241,6 +241,8 @@ class ElementwiseMixin(BaseMixin):
     def minimum(self, x: Any) -> Self:
         """The lesser of both; NaN where either is NaN."""
         a, b = self._matched(x, "minimum")
+        if isinstance(x, (int, float)) and a.dtype.kind == "f":  # stays a constant: a tie is a constant's (autograd)
+            return a._mirrored()._alu(Ops.MAX, a.const_like(-x))._mirrored()
         return a._mirrored()._alu(Ops.MAX, b._mirrored())._mirrored()
 
     def _mirrored(self) -> Self:
@@ -454,7 +456,7 @@ class ElementwiseMixin(BaseMixin):
         """-1, 0 or 1 by the sign; NaN stays NaN."""
         if self.dtype.kind in "ub":
             return self.ne(0).cast(self.dtype)
-        zero = self if self.dtype.kind == "f" else self.const_like(0)
+        zero = self.detach() if self.dtype.kind == "f" else self.const_like(0)
         return (self > 0).where(self.const_like(1), (self < 0).where(self.const_like(-1), zero))
 
     def signbit(self) -> Self:

@@ -221,12 +221,12 @@ class MathMixin(ReduceMixin):
 
     def relu6(self) -> Self:
         """min(max(x, 0), 6)."""
-        return self.relu() - (self - 6).relu()
+        return self.relu().minimum(6.0)
 
     @_in_wide_float
     def sigmoid(self) -> Self:
         """1 / (1 + exp(-x)), from exp(-|x|) so that nothing overflows."""
-        t = self.abs().neg().exp()
+        t = (self < 0).where(self, self.neg()).exp()  # not abs, which is flat at 0 where sigmoid is not
         r = (t + 1.0).reciprocal()
         return (self < 0).where(t * r, r)
 
@@ -263,7 +263,8 @@ class MathMixin(ReduceMixin):
     def softplus(self, beta: Any = 1.0) -> Self:
         """log(1 + exp(beta * x)) / beta."""
         x = self * beta
-        return (x.maximum(0.0) + x.abs().neg().exp().log1p()) / beta
+        below = (x > 0).where(x.neg(), x)  # -|x|, with the derivative at 0 that maximum leaves out
+        return (x.maximum(0.0) + below.exp().log1p()) / beta
 
     @_in_wide_float
     def mish(self) -> Self:
@@ -273,12 +274,12 @@ class MathMixin(ReduceMixin):
     @_in_wide_float
     def elu(self, alpha: Any = 1.0) -> Self:
         """x above 0, alpha * (exp(x) - 1) below (Clevert et al. 2015)."""
-        return (self > 0).where(self, self.minimum(0.0).expm1() * alpha)
+        return (self > 0).where(self, (self > 0).where(0.0, self).expm1() * alpha)
 
     @_in_wide_float
     def celu(self, alpha: Any = 1.0) -> Self:
         """max(x, 0) + min(alpha * (exp(x / alpha) - 1), 0)."""
-        return (self > 0).where(self, (self.minimum(0.0) / alpha).expm1() * alpha)
+        return (self > 0).where(self, ((self > 0).where(0.0, self) / alpha).expm1() * alpha)
 
     @_in_wide_float
     def selu(self, alpha: Any = 1.6732632423543772, gamma: Any = 1.0507009873554805) -> Self:
@@ -286,8 +287,8 @@ class MathMixin(ReduceMixin):
         return self.elu(alpha) * gamma
 
     def leaky_relu(self, neg_slope: Any = 0.01) -> Self:
-        """x above 0, neg_slope * x below."""
-        return (self < 0).where(self * neg_slope, self)
+        """x above 0, neg_slope * x elsewhere, the gradient at 0 too."""
+        return (self > 0).where(self, self * neg_slope)
 
     def hardsigmoid(self, alpha: Any = 1 / 6, beta: Any = 0.5) -> Self:
         """alpha * x + beta, kept within 0 and 1."""

@@ -203,6 +203,10 @@ class MovementMixin(ElementwiseMixin):
         if mode == "constant":
             if all(same(b, 0) and same(a, 0) for b, a in pairs):
                 return self
+            if any(same(d, 0) for d in self.shape):
+                return self.const_like(value)._broadcast_to(
+                    tuple([dim_sum(d, b, a) for d, (b, a) in zip(self.shape, pairs, strict=True)])
+                )
             return self._pad(pairs, value)
         out = self
         for i, (before, after) in enumerate(pairs):
@@ -351,6 +355,8 @@ class MovementMixin(ElementwiseMixin):
 
     def cat(self, *others: Any, dim: int = 0) -> Self:
         """This value and `others` one after the other along `dim`; the other axes agree, dtypes are promoted."""
+        if isinstance(self, (list, tuple)):  # called on the class, as other frameworks write it
+            return self[0].cat(*self[1:], *others, dim=dim)
         if len(others) == 1 and isinstance(others[0], (list, tuple)):
             others = tuple(others[0])
         d = self._axis(dim, "cat")
@@ -384,6 +390,8 @@ class MovementMixin(ElementwiseMixin):
 
     def stack(self, *others: Any, dim: int = 0) -> Self:
         """This value and `others`, all of one shape, along a new axis `dim`."""
+        if isinstance(self, (list, tuple)):  # called on the class, as other frameworks write it
+            return self[0].stack(*self[1:], *others, dim=dim)
         if len(others) == 1 and isinstance(others[0], (list, tuple)):
             others = tuple(others[0])
         parts = [self, *[self.ufix(x) for x in others]]

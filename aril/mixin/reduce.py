@@ -212,7 +212,7 @@ class ReduceMixin(MovementMixin):
         """log(sum(exp(x))), without overflow."""
         x = self._floating()
         wide = x._wide()
-        top = wide.max(axis, True)
+        top = wide._top(axis)
         level = top.isfinite().where(top, top.const_like(0)).detach()
         out = (wide - level).exp().sum(axis, True).log() + level
         if not keepdim:
@@ -236,8 +236,17 @@ class ReduceMixin(MovementMixin):
         """softmax(-x) along `axis`."""
         return self._floating().neg().softmax(axis, dtype)
 
+    def _top(self, axis: Any) -> Self:
+        """The greatest along `axis`, which stays; -inf along an empty one, whose sum of exponentials is 0."""
+        axes = self._axes(axis, "max")
+        if any(same(self.shape[a], 0) for a in axes):
+            return self.const_like(-math.inf)._broadcast_to(
+                tuple([1 if i in axes else d for i, d in enumerate(self.shape)])
+            )
+        return self.max(axis, True)
+
     def _softmax_parts(self, axis: Any) -> tuple[Self, Self, Self]:
         wide = self._wide()
-        m = wide - wide.max(axis, True).detach()
+        m = wide - wide._top(axis).detach()
         e = m.exp()
         return m, e, e.sum(axis, True)
