@@ -184,7 +184,8 @@ def _reduce(u: UOp, g: UOp) -> Grads:
     if op is Ops.ADD:
         return (_spread(g, x.shape),)
     if op is Ops.MAX:
-        greatest = x.eq(_spread(u, x.shape))
+        # Another node than u: that may have been realized from an x that is computed anew here, with other rounding.
+        greatest = x.eq(_spread(UOp(Ops.REDUCE, (x,), u.arg, tag="again"), x.shape))
         share = g / _sum(greatest.cast(x.dtype), axes)
         return (greatest.where(_spread(share, x.shape), 0.0),)
     if op is Ops.MUL:

@@ -117,7 +117,47 @@ def must_store(sink: UOp, order: dict[UOp, None]) -> dict[UOp, None]:
             for s in u.src:
                 if not is_view(s) and s.op is not Ops.STORE:
                     forced[s] = None
+    forced.update(_compared_with_themselves(order, forced))
     return forced
+
+
+def _compared_with_themselves(order: dict[UOp, None], forced: dict[UOp, None]) -> dict[UOp, None]:
+    """Sums of floats from which both sides of a comparison come, as in `x == x.max()` of a product `x`.
+
+    Two computations of a sum may differ by rounding, as loops and lanes order it: equal values would then compare
+    unequal. So the sum (with the elementwise operations that follow it alone) is stored, and both sides read the same
+    bits.
+    """
+    sums: list[UOp] = []
+    below: dict[UOp, int] = {}
+    readers: dict[UOp, list[UOp]] = {}
+    found = 0
+    for u in order:
+        if u.op in OpGroup.COMPARISON:
+            found |= below[u.src[0]] & below[u.src[1]]
+        if u in forced or is_leaf(u):
+            below[u] = 0
+        elif u.op is Ops.REDUCE and u.arg[0] in (Ops.ADD, Ops.MUL) and u.dtype.kind == "f":
+            below[u] = 1 << len(sums)
+            sums.append(u)
+        else:
+            mask = 0
+            for s in u.src:
+                mask |= below[s]
+            below[u] = mask
+        for s in u.src:
+            readers.setdefault(s, []).append(u)
+    out: dict[UOp, None] = {}
+    for i, u in enumerate(sums):
+        if found >> i & 1:
+            while (
+                len(readers[u]) == 1
+                and readers[u][0].op in OpGroup.ALU - OpGroup.COMPARISON
+                and readers[u][0].shape == u.shape
+            ):
+                u = readers[u][0]
+            out[u] = None
+    return out
 
 
 def choose_stored(sink: UOp) -> Fusion:
