@@ -12,7 +12,6 @@ from typing import Any
 from aril.dtype import dtypes
 from aril.ops import OpGroup, Ops
 from aril.schedule.pairs import pair_positions
-from aril.schedule.rows import is_scratch, share_chunks
 from aril.uop import AxisType, KernelInfo, UOp, sint
 from aril.uop.shape import movement_arg
 from aril.uop.symbolic import simplify
@@ -344,6 +343,8 @@ def lower(kernel: UOp) -> UOp:
             target, value = s.src
             body.append(UOp(Ops.STORE, (state.target(target, index), state.value(value, index if value.shape else ()))))
         effects.append(UOp.group(*body).end(*ranges))
+    from aril.schedule.rows import is_scratch, share_chunks  # brings code generation, which a warm start does not need
+
     sink = pair_positions(UOp.sink(*effects, arg=kernel.arg if kernel.arg is not None else KernelInfo()))
     if any(is_scratch(u) for u in sink.toposort()):
         shared = share_chunks(sink)
