@@ -45,7 +45,10 @@ class Plan:
 
     def loop(self, id: Id) -> UOp:
         """The loop `id` (or what it was renamed to)."""
-        return loops_of(self.sink)[self.renames.get(id, id)]
+        found = loops_of(self.sink).get(self.renames.get(id, id))
+        if found is None:
+            raise StepError(f"loop {id} is no loop any more: an earlier step took it")
+        return found
 
     def find(self, loops: tuple[UOp, ...], id: Id) -> UOp:
         """That of `loops` whose id is `id`, or what it was renamed to."""
