@@ -87,11 +87,9 @@ class Batch:
                 first.setdefault(id(r), i)
                 last[id(r)] = i
                 buffers[id(r)] = r
-        arenas: dict[str, list[list[tuple[int, int, int, int]]]] = {}
         places: list[tuple[int, str, int]] = []
         sizes: dict[str, int] = {}
         taken: dict[str, list[tuple[int, int, int, int]]] = {}
-        del arenas
         for key in sorted(buffers, key=lambda k: (-buffers[k].nbytes, first[k])):
             b = buffers[key]
             size = -(-max(b.nbytes, 1) // ALIGN) * ALIGN

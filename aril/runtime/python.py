@@ -12,33 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from aril.device import Allocator, CompiledKernel, DeviceBase, Program, host_memory
+from aril.device import CompiledKernel, DeviceBase, Program, host_memory
 from aril.ops import Ops
 from aril.renderer.base import Renderer
 from aril.runtime.interpreter import Interpreter, KernelError, run_linear
-from aril.runtime.python_alu import Array
+from aril.runtime.npy import NpyAllocator
 from aril.uop.node import UOp
 
 __all__ = ["Interpreter", "KernelError", "PythonDevice", "PythonRenderer", "assemble", "run_linear"]
-
-
-class PythonAllocator(Allocator):
-    """Host memory, as NumPy arrays."""
-
-    def __init__(self, device: str) -> None:
-        super().__init__(device)
-        self._held: dict[int, Array] = {}
-
-    def _alloc(self, nbytes: int) -> int:
-        block = np.empty(nbytes + 64, np.uint8)
-        address = -(-block.ctypes.data // 64) * 64
-        self._held[address] = block
-        return address
-
-    def _free(self, opaque: int, nbytes: int) -> None:
-        self._held.pop(opaque, None)
 
 
 class PythonProgram(Program):
@@ -127,7 +108,7 @@ class PythonDevice(DeviceBase):
     renderers = {"PYTHON": "aril.runtime.python:python_renderer"}
 
     def __init__(self, name: str) -> None:
-        super().__init__(name, PythonAllocator(name))
+        super().__init__(name, NpyAllocator(name))
 
     def load(self, kernel: CompiledKernel) -> PythonProgram:
         return PythonProgram(kernel)
