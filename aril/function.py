@@ -7,9 +7,10 @@ structure share it, gradients pass through the body, or are what the user's own 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from aril.nested import replaced, tensors
 from aril.tensor import Tensor
 from aril.uop.function import FunctionArg, call, stand_in
 from aril.uop.node import UOp
@@ -35,17 +36,25 @@ def function(
 
     @functools.wraps(body)
     def apply(*args: Any, **kwargs: Any) -> Any:
-        given = list(_tensors((args, kwargs)))
-        inputs = [stand_in(t.uop) for t in given]
-        traced_args, traced_kwargs = _replaced((args, kwargs), iter([Tensor(u) for u in inputs]))
-        out = body(*traced_args, **traced_kwargs)
-        results = [t.uop for t in _tensors(out)]
-        if not results:
-            raise TypeError(f"function {label!r} gave {type(out).__name__} without any tensor; return tensors")
-        nodes = call(results, inputs, [t.uop for t in given], arg)
-        return _replaced(out, iter([Tensor(u) for u in nodes]))
+        return traced(body, args, kwargs, arg)
 
     return apply
+
+
+def traced(body: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], arg: FunctionArg) -> Any:
+    """`body(*args, **kwargs)` as a call node of the function `arg`: its results, over the call instead of the body.
+
+    Errors: TypeError for a result that holds no tensor.
+    """
+    given = list(tensors((args, kwargs)))
+    inputs = [stand_in(t.uop) for t in given]
+    traced_args, traced_kwargs = replaced((args, kwargs), iter([Tensor(u) for u in inputs]))
+    out = body(*traced_args, **traced_kwargs)
+    results = [t.uop for t in tensors(out)]
+    if not results:
+        raise TypeError(f"function {arg.name!r} gave {type(out).__name__} without any tensor; return tensors")
+    nodes = call(results, inputs, [t.uop for t in given], arg)
+    return replaced(out, iter([Tensor(u) for u in nodes]))
 
 
 def _on_nodes(name: str, grad_fxn: Gradient) -> Callable[[tuple[UOp, ...], tuple[UOp, ...]], list[UOp | None]]:
@@ -60,28 +69,3 @@ def _on_nodes(name: str, grad_fxn: Gradient) -> Callable[[tuple[UOp, ...], tuple
         return [None if g is None else g.uop for g in found]
 
     return apply
-
-
-def _tensors(thing: Any) -> Iterator[Tensor]:
-    """The tensors in nested lists, tuples and dicts, in order."""
-    if isinstance(thing, Tensor):
-        yield thing
-    elif isinstance(thing, (list, tuple)):
-        for part in thing:
-            yield from _tensors(part)
-    elif isinstance(thing, dict):
-        for part in thing.values():
-            yield from _tensors(part)
-
-
-def _replaced(thing: Any, new: Iterator[Tensor]) -> Any:
-    """`thing` with its tensors replaced, in the order of `_tensors`."""
-    if isinstance(thing, Tensor):
-        return next(new)
-    if isinstance(thing, tuple) and hasattr(thing, "_fields"):
-        return type(thing)(*[_replaced(part, new) for part in thing])
-    if isinstance(thing, (list, tuple)):
-        return type(thing)([_replaced(part, new) for part in thing])
-    if isinstance(thing, dict):
-        return {key: _replaced(part, new) for key, part in thing.items()}
-    return thing

@@ -19,6 +19,8 @@ from aril.device import Buffer
 from aril.engine.lock import locked, noted
 from aril.engine.realize import Capture, JitError, is_realized, local, realize_uops, storage_of
 from aril.engine.replay import Batch
+from aril.nested import replaced
+from aril.nested import tensors as tensors_in
 from aril.ops import OpGroup, Ops
 from aril.schedule.prepare import is_flat_view
 from aril.schedule.shard import Layout, is_sharded_storage, layout_of, memory_of
@@ -86,32 +88,6 @@ def _flatten(x: Any, path: str, tensors: list[Tensor], key: list[Any], values: d
         key.append((path, "object", id(x)))
 
 
-def _rebuild(x: Any, tensors: Any) -> Any:
-    """The argument or result `x` with its tensors taken in order from the iterator `tensors`."""
-    if isinstance(x, Tensor):
-        return next(tensors)
-    if isinstance(x, list):
-        return [_rebuild(v, tensors) for v in x]
-    if isinstance(x, tuple):
-        parts = [_rebuild(v, tensors) for v in x]
-        return type(x)(*parts) if hasattr(x, "_fields") else tuple(parts)
-    if isinstance(x, dict):
-        return {k: _rebuild(v, tensors) for k, v in x.items()}
-    return x
-
-
-def _tensors_of(x: Any, out: list[Tensor]) -> list[Tensor]:
-    if isinstance(x, Tensor):
-        out.append(x)
-    elif isinstance(x, (list, tuple)):
-        for v in x:
-            _tensors_of(v, out)
-    elif isinstance(x, dict):
-        for v in x.values():
-            _tensors_of(v, out)
-    return out
-
-
 class Jit(Generic[P, R]):
     """A captured function. Call it like the function; `reset()` forgets the capture.
 
@@ -170,7 +146,7 @@ class Jit(Generic[P, R]):
         self.calls += 1
         if self.calls == 1:
             out = self.function(*args, **kwargs)
-            results = _tensors_of(out, [])
+            results = list(tensors_in(out))
             if results:
                 results[0].realize(*results[1:])
             return out
@@ -197,13 +173,13 @@ class Jit(Generic[P, R]):
         for t in tensors:
             names = {b: _name_for(next(left_aliases)) for b in memory_of(t.uop)}
             stand_ins.append(t.replace_uop(t.uop.substitute(names)))
-        new_args, new_kwargs = _rebuild((args, kwargs), iter(stand_ins))
+        new_args, new_kwargs = replaced((args, kwargs), iter(stand_ins))
         before = {id(t): (weakref.ref(t), t.uop) for t in _alive()}
         capture = Capture()
         local.capture, noted.assignments = capture, []
         try:
             out = self.function(*new_args, **new_kwargs)
-            results = _tensors_of(out, [])
+            results = list(tensors_in(out))
             own = {b for t in stand_ins for b in memory_of(t.uop)} | set(noted.assignments)
             left = [*results, *_left_behind(before, results, own, capture)]
             if left:
@@ -326,7 +302,7 @@ class Jit(Generic[P, R]):
                         nodes[which] = _name_for(buffers[which])
                     names[b] = nodes[which]
             results.append(Tensor(uop.substitute(names)))
-        return _rebuild(c.template, iter(results))  # type: ignore[no-any-return]
+        return replaced(c.template, iter(results))  # type: ignore[no-any-return]
 
 
 def _left_behind(

@@ -7,10 +7,11 @@ node that depends on a mapped argument one more axis in front.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from aril.dtype import dtypes
+from aril.nested import mapped, tensors
 from aril.ops import OpGroup, Ops
 from aril.tensor import Tensor
 from aril.uop.function import inline, stand_in
@@ -52,7 +53,7 @@ def vmap(f: Callable[..., Any], in_axes: Any = 0, out_axes: int = 0) -> Callable
                 one = _stand_in(t, t.shape[1:])
                 inner[i], batched[one.uop] = one, t.uop
         out = f(*inner)
-        return _map(out, lambda t: t._like(_batch(t.uop, batched, sizes.copy().pop())).movedim(0, out_axes))
+        return mapped(out, lambda t: t._like(_batch(t.uop, batched, sizes.copy().pop())).movedim(0, out_axes))
 
     return mapped
 
@@ -66,17 +67,17 @@ def vjp(f: Callable[..., Any], *primals: Tensor) -> tuple[Any, Callable[..., tup
     """
     leaves, back = _leaves(primals)
     out = f(*leaves)
-    results = list(_tensors(out))
+    results = list(tensors(out))
 
     def pull(*cotangents: Tensor) -> tuple[Tensor, ...]:
-        given = list(_tensors(cotangents))
+        given = list(tensors(cotangents))
         if len(given) != len(results) or any(c.shape != r.shape for c, r in zip(given, results, strict=True)):
             raise ValueError(
                 f"vjp: gradients of shapes {[c.shape for c in given]} for results of {[r.shape for r in results]}"
             )
         return tuple([back(g) for g in _pulled(results, given, leaves)])
 
-    return _map(out, back), pull
+    return mapped(out, back), pull
 
 
 def jvp(f: Callable[..., Any], primals: Sequence[Tensor], tangents: Sequence[Tensor]) -> tuple[Any, Any]:
@@ -94,7 +95,7 @@ def jvp(f: Callable[..., Any], primals: Sequence[Tensor], tangents: Sequence[Ten
         )
     leaves, back = _leaves(primals)
     out = f(*leaves)
-    results = list(_tensors(out))
+    results = list(tensors(out))
     seeds = [_stand_in(r, r.shape) for r in results]
     total: Tensor | None = None
     for g, t in zip(_pulled(results, seeds, leaves), tangents, strict=True):
@@ -102,7 +103,7 @@ def jvp(f: Callable[..., Any], primals: Sequence[Tensor], tangents: Sequence[Ten
         total = part if total is None else total + part
     assert total is not None
     moved = iter([back(t) for t in total.gradient(*seeds)])
-    return _map(out, back), _map(out, lambda _: next(moved))
+    return mapped(out, back), mapped(out, lambda _: next(moved))
 
 
 def jacobian(f: Callable[..., Tensor], argnums: int = 0) -> Callable[..., Tensor]:
@@ -173,25 +174,6 @@ def _pulled(results: list[Tensor], seeds: list[Tensor], leaves: list[Tensor]) ->
         total = part if total is None else [a + b for a, b in zip(total, part, strict=True)]
     assert total is not None
     return total
-
-
-def _tensors(thing: Any) -> Iterator[Tensor]:
-    if isinstance(thing, Tensor):
-        yield thing
-    elif isinstance(thing, (list, tuple)):
-        for part in thing:
-            yield from _tensors(part)
-    elif isinstance(thing, dict):
-        for part in thing.values():
-            yield from _tensors(part)
-
-
-def _map(thing: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    if isinstance(thing, Tensor):
-        return change(thing)
-    if isinstance(thing, (list, tuple)):
-        return type(thing)([_map(part, change) for part in thing])
-    return {key: _map(part, change) for key, part in thing.items()} if isinstance(thing, dict) else thing
 
 
 # ---------------------------------------------------------------------------------------------------- batching

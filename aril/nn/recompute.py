@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 from aril.autograd import gradient
-from aril.function import _replaced, _tensors
-from aril.tensor import Tensor
-from aril.uop.function import FunctionArg, bind, call, stand_in
+from aril.function import traced
+from aril.nested import tensors
+from aril.uop.function import FunctionArg, bind, stand_in
 from aril.uop.node import UOp
 
 __all__ = ["recompute"]
@@ -30,21 +30,14 @@ def recompute(f: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(body)
     def apply(*args: Any, **kwargs: Any) -> Any:
-        given = list(_tensors((args, kwargs)))
-        inputs = [stand_in(t.uop) for t in given]
-        traced_args, traced_kwargs = _replaced((args, kwargs), iter([Tensor(u) for u in inputs]))
-        out = body(*traced_args, **traced_kwargs)
-        results = [t.uop for t in _tensors(out)]
-        if not results:
-            raise TypeError(f"recompute: {name!r} gave {type(out).__name__} without any tensor; return tensors")
         made: list[UOp] = []
 
         def backward(grads: tuple[UOp, ...], now: tuple[UOp, ...]) -> list[UOp | None]:
             return _again(made[0], [g.contiguous() if g.shape else g for g in grads], now)
 
-        nodes = call(results, inputs, [t.uop for t in given], FunctionArg(name, backward))
-        made.append(nodes[0].src[0])
-        return _replaced(out, iter([Tensor(u) for u in nodes]))
+        out = traced(body, args, kwargs, FunctionArg(name, backward))
+        made.append(next(tensors(out)).uop.src[0])
+        return out
 
     return apply
 
