@@ -36,7 +36,7 @@ def vmap(f: Callable[..., Any], in_axes: Any = 0, out_axes: int = 0) -> Callable
     """
 
     @functools.wraps(f)
-    def mapped(*args: Tensor) -> Any:
+    def apply(*args: Tensor) -> Any:
         axes = list(in_axes) if isinstance(in_axes, (list, tuple)) else [in_axes] * len(args)
         if len(axes) != len(args):
             raise ValueError(f"vmap: in_axes has {len(axes)} entries for {len(args)} arguments")
@@ -55,7 +55,7 @@ def vmap(f: Callable[..., Any], in_axes: Any = 0, out_axes: int = 0) -> Callable
         out = f(*inner)
         return mapped(out, lambda t: t._like(_batch(t.uop, batched, sizes.copy().pop())).movedim(0, out_axes))
 
-    return mapped
+    return apply
 
 
 def vjp(f: Callable[..., Any], *primals: Tensor) -> tuple[Any, Callable[..., tuple[Tensor, ...]]]:
