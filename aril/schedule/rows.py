@@ -21,6 +21,8 @@ MOST_BYTES = 1 << 21  # of long rows, few at a time
 MOST_ROWS = 64
 LEAST_ROWS = 16  # rows that share what they read; fewer leave lanes empty
 LEAST_CHUNKS = 8
+LARGE_CHUNK = 1 << 22  # turns of a chunk beyond which too few chunks cost more than storing the rows
+MOST_TERMS = 1024  # of a sum of products whose result is handed on: with more, storing it is next to nothing
 
 
 def is_scratch(u: UOp) -> bool:
@@ -44,7 +46,7 @@ def share_chunks(sink: UOp) -> UOp | None:
     Before: ``END(STORE(INDEX(S, q*n + k), ..), q, k), END(STORE(.., f(LOAD(INDEX(S, p*n + j)))), p)``, S scratch of
     all rows. After: ``END(STORE(INDEX(S', k*t + a), ..), g, a, k), END(STORE(.., f(LOAD(INDEX(S', j*t + b)))), g, b)``
     with ``q = g*t + a`` and g GLOBAL; the rows of a tile lie next to each other, to be lanes. None where a nest reads
-    rows other than its own.
+    rows other than its own, and where storing the rows costs less than sharing their loops (deep sums, few rows).
     """
     count = min(len(_loops(nest)) for nest in sink.src)
     rows = next((r for r in (_rows(sink, n) for n in range(count, 0, -1)) if r is not None), None)
@@ -52,6 +54,8 @@ def share_chunks(sink: UOp) -> UOp | None:
         return None
     tile = _tile(rows)
     if tile * sum([n * scratch.dtype.itemsize for scratch, n in rows.length.items()]) > MOST_BYTES:
+        return None
+    if not _pays(rows, tile):
         return None
     row, n = rows.lead[-1], int(rows.lead[-1].src[0].arg)
     start = fresh_id(UOp.sink(*rows.nests))
@@ -150,6 +154,23 @@ def _tile(rows: _Rows) -> int:
     if n <= most:
         return n
     return next((t for t in range(most, most // 2, -1) if n % t == 0), most)
+
+
+def _pays(rows: _Rows, tile: int) -> bool:
+    """Whether rows in scratch are better than stored ones: then each nest has all its loops for tiles and threads."""
+    turns = 0
+    row = rows.lead[-1]
+    for nest in rows.nests:
+        most = 1
+        for u in nest.toposort():
+            if u.op is Ops.REDUCE:
+                terms = math.prod([s.src[0].vmax for s in u.src[1:] if s.op is Ops.RANGE])
+                if nest is not rows.nests[-1] and terms > MOST_TERMS and _is_shared(u, row):
+                    return False
+                most = max(most, terms)
+        turns += most * math.prod([r.src[0].vmax for r in _loops(nest)])
+    chunks = math.prod([int(r.src[0].arg) for r in rows.lead[:-1]]) * -(-int(row.src[0].arg) // tile)
+    return chunks >= LEAST_CHUNKS or turns <= chunks * LARGE_CHUNK
 
 
 def _is_shared(sum_: UOp, row: UOp) -> bool:

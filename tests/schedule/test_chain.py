@@ -149,3 +149,14 @@ def test_a_search_leaves_chains_alone() -> None:
     with Context(BEAM=1):
         result = tq.scaled_dot_product_attention(tk, tv).numpy()
     np.testing.assert_allclose(result, attention(q, k, v), rtol=1e-4, atol=1e-5)
+
+
+def test_deep_sums_keep_kernels_of_their_own() -> None:
+    """A convolution, a mean over its pixels and a product are no attention: each has all its loops for threads."""
+    x, w, head = draw(8, 128, 6, 6), draw(64, 128, 3, 3), draw(64, 10)
+    tx, tw, th = (Tensor(a).realize() for a in (x, w, head))
+    count, result = launches(tx.conv2d(tw).relu().mean((2, 3)) @ th)
+    windows = np.lib.stride_tricks.sliding_window_view(x.astype(np.float64), (3, 3), (2, 3))
+    expected = np.maximum(np.einsum("ncyxij,ocij->noyx", windows, w), 0).mean((2, 3)) @ head
+    np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-3)
+    assert count == 3
