@@ -15,6 +15,7 @@ from aril.dtype import DType, dtypes, strong
 from aril.ops import OpGroup, Ops
 from aril.renderer.base import Renderer
 from aril.uop.node import UOp
+from aril.uop.rewrite import settle
 
 
 def decompose(sink: UOp, renderer: Renderer) -> UOp:
@@ -31,36 +32,12 @@ def lower_operations(root: UOp, renderer: Renderer) -> UOp:
 
     Errors: NotImplementedError for a target that lacks an operation and those that would stand for it.
     """
-    done: dict[UOp, UOp] = {}
-    becomes: dict[UOp, UOp] = {}  # replaced by a node that is not final yet
-    stack = [root]
-    while stack:
-        u = stack[-1]
-        if u in done:
-            stack.pop()
-            continue
-        if u in becomes:
-            final = done.get(becomes[u])
-            if final is None:
-                lacking = f"{u.op.name} on {u.src[0].dtype.name}"
-                raise NotImplementedError(f"{renderer.name} has neither {lacking} nor what it is decomposed into")
-            done[u] = final
-            stack.pop()
-            continue
-        waiting = [s for s in u.src if s not in done]
-        if waiting:
-            stack.extend(reversed(waiting))
-            continue
-        v = u.with_src(tuple([done[s] for s in u.src])) if u.src else u
-        new = lower(v, renderer) if v.op in OpGroup.ALU and v not in done else None
-        if new is None:
-            done[u] = done.setdefault(v, v)
-        elif new in done:
-            done[u] = done[v] = done[new]
-        else:
-            becomes[u] = becomes[v] = new
-            stack.append(new)
-    return done[root]
+
+    def lacking(u: UOp, _: dict[UOp, UOp]) -> Exception:
+        what = f"{u.op.name} on {u.src[0].dtype.name}"
+        return NotImplementedError(f"{renderer.name} has neither {what} nor what it is decomposed into")
+
+    return settle(root, lambda u, r: lower(u, r) if u.op in OpGroup.ALU else None, renderer, lacking)
 
 
 def lower(u: UOp, renderer: Renderer) -> UOp | None:

@@ -37,13 +37,21 @@ def rewrite(root: UOp, rules: Rules, ctx: Any = None, *, top_down: bool = False,
     Errors: RewriteError where rules undo each other.
     """
     match = rules.match_tracked if TRACK_REWRITES.value else rules.match
-    out = (_top_down if top_down else _bottom_up)(root, rules, match, ctx, name or rules.name)
+    label = name or rules.name
+    if top_down:
+        out = _top_down(root, rules, match, ctx, label)
+    else:
+        out = settle(root, match, ctx, lambda u, becomes: _cycle(u, becomes, rules, ctx, label))
     for hook in tuple(_hooks):
-        hook(name or rules.name, root, out)
+        hook(label, root, out)
     return out
 
 
-def _bottom_up(root: UOp, rules: Rules, match: MatchFunction, ctx: Any, name: str) -> UOp:
+def settle(root: UOp, match: MatchFunction, ctx: Any, cycle: Callable[[UOp, dict[UOp, UOp]], Exception]) -> UOp:
+    """The bottom-up walk of `rewrite` with any function `match(node over final sources, ctx)` -> replacement or None.
+
+    `cycle(node, replacements)` is the error for replacements that lead back to their node.
+    """
     done: dict[UOp, UOp] = {}
     becomes: dict[UOp, UOp] = {}  # nodes replaced by a node that is not final yet, in the order of replacement
     stack = [root]
@@ -55,7 +63,7 @@ def _bottom_up(root: UOp, rules: Rules, match: MatchFunction, ctx: Any, name: st
         if u in becomes:
             final = done.get(becomes[u])
             if final is None:
-                raise _cycle(u, becomes, rules, ctx, name)
+                raise cycle(u, becomes)
             done[u] = final
             del becomes[u]
             stack.pop()
@@ -70,7 +78,7 @@ def _bottom_up(root: UOp, rules: Rules, match: MatchFunction, ctx: Any, name: st
             stack.pop()
             continue
         if v in becomes:
-            raise _cycle(v, becomes, rules, ctx, name)
+            raise cycle(v, becomes)
         r = match(v, ctx)
         if r is None or r is v:
             done[u] = done[v] = v
@@ -81,7 +89,7 @@ def _bottom_up(root: UOp, rules: Rules, match: MatchFunction, ctx: Any, name: st
         else:
             if r is u or r in becomes or len(becomes) > CHAIN_LIMIT:
                 becomes[v] = r
-                raise _cycle(v, becomes, rules, ctx, name)
+                raise cycle(v, becomes)
             becomes[u] = r
             if v is not u:
                 becomes[v] = r
