@@ -24,7 +24,8 @@ from aril.nested import tensors as tensors_in
 from aril.ops import OpGroup, Ops
 from aril.schedule.prepare import is_flat_view
 from aril.schedule.shard import Layout, is_sharded_storage, layout_of, memory_of
-from aril.tensor import Tensor, _alive, renew
+from aril.tensor import Tensor
+from aril.tensor_memory import alive, renew
 from aril.uop import UOp
 from aril.uop.node import toposort
 
@@ -161,7 +162,7 @@ class Jit(Generic[P, R]):
     def _capture(
         self, args: Any, kwargs: Any, signature: tuple[Any, ...], tensors: list[Tensor], values: dict[str, int]
     ) -> R:
-        waiting = [t for t in _alive() if _is_assigned(t.uop)]
+        waiting = [t for t in alive() if _is_assigned(t.uop)]
         if waiting:  # assignments made before are no part of what is captured
             waiting[0].realize(*waiting[1:])
         inputs = _input_buffers(tensors)
@@ -174,7 +175,7 @@ class Jit(Generic[P, R]):
             names = {b: _name_for(next(left_aliases)) for b in memory_of(t.uop)}
             stand_ins.append(t.replace_uop(t.uop.substitute(names)))
         new_args, new_kwargs = replaced((args, kwargs), iter(stand_ins))
-        before = {id(t): (weakref.ref(t), t.uop) for t in _alive()}
+        before = {id(t): (weakref.ref(t), t.uop) for t in alive()}
         capture = Capture()
         local.capture, noted.assignments = capture, []
         try:
@@ -262,7 +263,7 @@ class Jit(Generic[P, R]):
         gone = {uop for ref, uop in before.values() if ref() is None and uop.device is not None}
         if not gone:
             return
-        gone -= {t.uop for t in _alive()}
+        gone -= {t.uop for t in alive()}
         for u in toposort(capture.graphs, lambda n: n not in gone):
             if u in gone:
                 raise JitError(
@@ -318,7 +319,7 @@ def _left_behind(
     def pending() -> list[Tensor]:
         ours = own | {n for n in [ref() for ref, _ in capture.nodes] if n is not None}
         out = []
-        for t in _alive():
+        for t in alive():
             ref, uop = before.get(id(t), (None, None))
             if (
                 ref is not None

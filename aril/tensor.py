@@ -6,26 +6,38 @@ In come Python data, arrays and other tensors; nothing is computed until a value
 
 from __future__ import annotations
 
-import itertools
 import sys
-import weakref
 from collections.abc import Iterable
 from typing import Any
 
-from aril.config import DEBUG, GRAD, NAN_CHECK, SPEC
+from aril.config import DEBUG, NAN_CHECK, SPEC
 from aril.device import Buffer, Device, canonical
 from aril.dtype import DType, DTypeLike, dtypes, strong, to_dtype
-from aril.engine.lock import locked, note_assignment
+from aril.engine.lock import note_assignment
 from aril.mixin import OpMixin
 from aril.mixin.base import broadcast_shape
-from aril.ops import OpGroup, Ops
-from aril.schedule.shard import is_sharded_storage, memory_of
+from aril.ops import Ops
+from aril.schedule.shard import is_sharded_storage
 from aril.tensor_custom import CustomKernelMixin
 from aril.tensor_data import uop_of_data
 from aril.tensor_hash import HashMixin
 from aril.tensor_indexing import TensorIndexing
 from aril.tensor_interop import InteropMixin
 from aril.tensor_linalg import LinalgMixin
+from aril.tensor_memory import (
+    advance,
+    alive,
+    elements,
+    enlist,
+    is_flat,
+    is_shared,
+    is_storage_view,
+    is_writable_view,
+    need_numbers,
+    realize,
+    storage_base,
+    with_history,
+)
 from aril.tensor_random import RandomMixin
 from aril.tensor_shard import ShardMixin, storage_like
 from aril.uop import UOp
@@ -35,26 +47,7 @@ __all__ = ["Tensor", "Variable"]
 
 DeviceLike = Any  # a device's name, or a tuple of names
 
-# Every tensor alive, by identity. Assignments need to know who still reads what they overwrite.
-_live: dict[int, weakref.ref[Tensor]] = {}
-_repeats = itertools.count()  # tells apart assignments that read alike
-# Storage that came from realizing a graph: while the graph's node is alive, another tensor may stand for the same
-# value.
-_came_from: weakref.WeakKeyDictionary[UOp, weakref.ref[UOp]] = weakref.WeakKeyDictionary()
-
-
 _UNSIGNED = {1: dtypes.uint8, 2: dtypes.uint16, 4: dtypes.uint32, 8: dtypes.uint64}
-
-
-def _forget(ref: weakref.ref[Tensor], live: Any = _live) -> None:
-    key = ref.key  # type: ignore[attr-defined]
-    if live.get(key) is ref:
-        del live[key]
-
-
-class _LiveRef(weakref.ref):  # type: ignore[type-arg]
-    __slots__ = ("key",)
-    key: int
 
 
 class Tensor(TensorIndexing, InteropMixin, RandomMixin, LinalgMixin, HashMixin, CustomKernelMixin, ShardMixin, OpMixin):
@@ -93,9 +86,7 @@ class Tensor(TensorIndexing, InteropMixin, RandomMixin, LinalgMixin, HashMixin, 
     def _set(self, uop: UOp, device: DeviceLike | None) -> None:
         self.uop, self._device = uop, device
         self.grad = self._is_param = self._history = None
-        ref = _LiveRef(self, _forget)
-        ref.key = id(self)
-        _live[ref.key] = ref
+        enlist(self)
 
     @classmethod
     def _new(cls, uop: UOp, device: DeviceLike | None) -> Tensor:
@@ -142,7 +133,7 @@ class Tensor(TensorIndexing, InteropMixin, RandomMixin, LinalgMixin, HashMixin, 
         """Mark it as a parameter (or as none) and return it. A parameter gets storage of its own, unlike any other's
         value."""
         self._is_param = flag
-        if flag and not _is_storage_view(self.uop):
+        if flag and not is_storage_view(self.uop):
             self._own_storage()
         return self
 
@@ -296,7 +287,7 @@ class Tensor(TensorIndexing, InteropMixin, RandomMixin, LinalgMixin, HashMixin, 
             return self
         if self.uop.device is None:
             return self.replace_uop(self.uop)._moved(place)
-        if str(self._device).startswith(("DISK", "NPY")) and not _is_flat(self.uop) and _is_storage_view(self.uop):
+        if str(self._device).startswith(("DISK", "NPY")) and not is_flat(self.uop) and is_storage_view(self.uop):
             part = self._part_moved(place)
             if part is not None:
                 return part
@@ -328,9 +319,9 @@ class Tensor(TensorIndexing, InteropMixin, RandomMixin, LinalgMixin, HashMixin, 
         if isinstance(x.device, tuple):
             self.realize()
             x = self.to(x.device[0])
-        _need_numbers(self)
-        if not (_is_flat(x.uop) and x.uop.base.op is Ops.BUFFER):
-            if x.uop.op is Ops.CONST or (x.uop.op is not Ops.CONTIGUOUS and _is_storage_view(x.uop)):
+        need_numbers(self)
+        if not (is_flat(x.uop) and x.uop.base.op is Ops.BUFFER):
+            if x.uop.op is Ops.CONST or (x.uop.op is not Ops.CONTIGUOUS and is_storage_view(x.uop)):
                 x = x._like(x.uop.contiguous())
             x = x._like(x.uop)
             realize((self, x) if x.uop is self.uop else (x,))
@@ -377,14 +368,12 @@ class Tensor(TensorIndexing, InteropMixin, RandomMixin, LinalgMixin, HashMixin, 
         Errors: RuntimeError where it depends on nothing of either kind.
         """
         self._need_seed(gradient)
-        root = _with_history(self, ())
+        root = with_history(self, ())
         inside = toposort((root,))
         found = [
-            t
-            for t in _alive()
-            if t.uop in inside and t.dtype.kind == "f" and t._is_param is not False and t is not self
+            t for t in alive() if t.uop in inside and t.dtype.kind == "f" and t._is_param is not False and t is not self
         ]
-        params = [t for t in found if t._is_param] or [t for t in found if _is_storage_view(t.uop)]
+        params = [t for t in found if t._is_param] or [t for t in found if is_storage_view(t.uop)]
         if not params:
             raise RuntimeError(
                 "backward: this value depends on no parameter; mark some with is_param_(), call backward() before "
@@ -416,7 +405,7 @@ class Tensor(TensorIndexing, InteropMixin, RandomMixin, LinalgMixin, HashMixin, 
         for t in (self, *targets):
             if t.dtype.kind != "f":
                 raise TypeError(f"gradient: only floats have one, not {t.dtype.name}")
-        root = _with_history(self, targets)
+        root = with_history(self, targets)
         seed = UOp.const(root.dtype, 1.0) if gradient is None else gradient.cast(self.dtype).uop
         out = differentiate(root, seed, [t.uop for t in targets])
         return [
@@ -443,7 +432,7 @@ class Tensor(TensorIndexing, InteropMixin, RandomMixin, LinalgMixin, HashMixin, 
             value = value.to(self._device)
         if value.uop is self.uop:
             return self
-        if _is_writable_view(self.uop) and not _is_shared(self.uop):
+        if is_writable_view(self.uop) and not is_shared(self.uop):
             self._write(self.uop, value.uop)
         else:
             self._own_storage(value.uop)
@@ -458,7 +447,7 @@ class Tensor(TensorIndexing, InteropMixin, RandomMixin, LinalgMixin, HashMixin, 
         if isinstance(self._device, tuple):
             view = storage_like(self.uop, value, self._device)
         else:
-            flat = UOp.new_buffer(self._device, _elements(value.shape), value.dtype)
+            flat = UOp.new_buffer(self._device, elements(value.shape), value.dtype)
             view = view_flat(flat, value.shape)
         self.uop = view.after(view.store(value))
         note_assignment(self.uop)
@@ -466,208 +455,16 @@ class Tensor(TensorIndexing, InteropMixin, RandomMixin, LinalgMixin, HashMixin, 
 
     def _write(self, view: UOp, value: UOp) -> None:
         """Store `value` at `view`, a view of this tensor's storage; this tensor and other views follow."""
-        advance(_storage_base(view), view.store(value))
+        advance(storage_base(view), view.store(value))
 
     def _kernel_target(self) -> Tensor:
         """Whole storage in its own order for a kernel to write: this tensor, or a copy of the part it shows."""
-        if not _is_writable_view(self.uop) or _is_shared(self.uop):
+        if not is_writable_view(self.uop) or is_shared(self.uop):
             self._own_storage()
         u = self.uop
         while u.op is Ops.RESHAPE:
             u = u.src[0]
         return self if u.op in (Ops.BUFFER, Ops.AFTER) or is_sharded_storage(u) else self.clone()
-
-
-@locked
-def advance(base: UOp, effect: UOp) -> None:
-    """The storage `base` goes on in the state after `effect`: all tensors that are views of it follow."""
-    new = base.after(effect)
-    if new.storage is not None:  # the same step done before (x.assign(x * 2) again), its node still alive: do it anew
-        new = UOp(Ops.AFTER, new.src, tag=next(_repeats))
-    for t in _alive():
-        if t.uop is base or (_is_storage_view(t.uop) and _storage_base(t.uop) is base):
-            t.uop = t.uop.substitute({base: new})
-    note_assignment(new)
-
-
-# ---------------------------------------------------------------------------------------------------- realizing
-
-
-@locked
-def realize(tensors: Iterable[Tensor]) -> None:
-    """Compute all of `tensors` in one schedule. What else still reads a value that an assignment among them
-    overwrites is computed too, before it is lost."""
-    from aril.engine.realize import is_realized, local, realize_uops, realized_view
-
-    todo = list({id(t): t for t in tensors}.values())
-    for t in todo:
-        _need_numbers(t)
-        if t.uop.dtype.weak:
-            t.uop = t.uop.cast(strong(t.uop.dtype))
-    todo = [t for t in todo if not is_realized(t.uop)]
-    if not todo:
-        return
-    while more := _readers_of_overwritten([t.uop for t in todo], {id(t) for t in todo}):
-        todo += more  # these may hold assignments of their own
-    results = realize_uops([t.uop for t in todo], [t._device for t in todo])
-    for t, new in zip(todo, results, strict=True):
-        old = t.uop
-        if old is new:
-            continue
-        base = new.base
-        if GRAD.value and t.dtype.kind == "f" and not _is_storage_view(old) and not _only_moves(base, old):
-            t._history = old
-        bottom = _bottom(new)
-        if bottom.op is Ops.BUFFER and not _is_storage_view(old):
-            _came_from.setdefault(bottom, weakref.ref(old))
-        t.uop = new
-        if t._device is None:
-            t._device = new.device
-    for t in _alive() if local.wrote else ():
-        base = _storage_base(t.uop)
-        if base.op is Ops.AFTER and base.storage is not None:
-            t.uop = t.uop.substitute({base: realized_view(base)})
-
-
-def _only_moves(base: UOp, u: UOp) -> bool:
-    """Whether `u` asks for what lies in `base` already, such as `contiguous()` of whole storage: that is no history."""
-    while u.op is Ops.CONTIGUOUS or u.op in OpGroup.MOVEMENT:
-        u = u.src[0]
-    return u is base
-
-
-@locked
-def renew(written: Iterable[Buffer]) -> None:
-    """Put new nodes in place of those over memory that was written without the graph (a replay), in every tensor:
-    values computed from the old contents stay with the old nodes."""
-    memory = {id(b) for b in written}
-    fresh: dict[UOp, UOp] = {}
-    for t in _alive():
-        base = _storage_base(t.uop)
-        written_to = [b for b in memory_of(base) if b.storage is not None and id(b.storage) in memory]
-        for b in written_to:
-            if b not in fresh:
-                fresh[b] = UOp.new_buffer(b.arg.device, b.arg.size, b.dtype)
-                fresh[b].storage = b.storage
-        if written_to:
-            t.uop = t.uop.substitute({b: fresh[b] for b in written_to})
-            t._history = None
-
-
-def _alive() -> list[Tensor]:
-    return [t for t in [r() for r in list(_live.values())] if t is not None]
-
-
-def _pending(u: UOp) -> bool:
-    return u.op is not Ops.BUFFER and u.storage is None
-
-
-def _readers_of_overwritten(roots: list[UOp], chosen: set[int]) -> list[Tensor]:
-    writes = [u for u in toposort(roots, _pending) if u.op is Ops.AFTER and u.storage is None]
-    if not writes:
-        return []
-    written = {_bottom(u) for u in writes}
-    last = set(writes) - {u.src[0] for u in writes}
-    tensors = [t for t in _alive() if id(t) not in chosen]
-    stale: dict[UOp, bool] = {}
-    graphs = [g for t in tensors for g in (t.uop, t._history) if g is not None]
-    for u in toposort(graphs, lambda n: n not in last):
-        if u.op is Ops.BUFFER:
-            stale[u] = u in written
-        elif u in last:
-            stale[u] = False
-        elif u.storage is not None:
-            stale[u] = _bottom(u.storage) in written
-        else:
-            stale[u] = any(stale[s] for s in u.src)
-    out = []
-    for t in tensors:
-        if t._history is not None and stale[t._history]:
-            t._history = None  # its graph would be computed from other values than it was
-        base = _storage_base(t.uop)
-        if (
-            stale[t.uop]
-            and t.uop.storage is None
-            and base.op is not Ops.BUFFER
-            and (base.op is not Ops.AFTER or base.storage is None)
-        ):
-            out.append(t)
-    return out
-
-
-def _bottom(u: UOp) -> UOp:
-    """The storage at the bottom of a view and of the assignments to it."""
-    while u.op not in OpGroup.STORAGE and u.src:
-        u = u.storage if u.op is Ops.AFTER and u.storage is not None else u.src[0]
-    return u
-
-
-_VIEWS = OpGroup.MOVEMENT - {Ops.PAD} | {Ops.DETACH, Ops.BITCAST}
-# Through an EXPAND or SHEAR several elements may be one place in memory.
-_WRITABLE = _VIEWS - {Ops.EXPAND, Ops.SHEAR}
-
-
-def _storage_base(u: UOp) -> UOp:
-    """Where a view begins: storage, an assignment, or the computation below the view operations."""
-    while u.op in _VIEWS:
-        u = u.src[0]
-    return u
-
-
-def _is_storage_view(u: UOp) -> bool:
-    """Whether `u` is memory seen through views, possibly with assignments pending."""
-    base = _storage_base(u)
-    return base.op is Ops.AFTER or base.op is Ops.BUFFER or is_sharded_storage(base)
-
-
-def _is_writable_view(u: UOp) -> bool:
-    """Whether each element of `u` is a place of its own in memory."""
-    while u.op in _WRITABLE:
-        u = u.src[0]
-    return u.op in (Ops.AFTER, Ops.BUFFER) or is_sharded_storage(u)
-
-
-def _is_shared(view: UOp) -> bool:
-    """Whether another tensor may stand for the value in this storage by way of the graph it was computed by."""
-    bottom = _bottom(view)
-    origin = _came_from.get(bottom)
-    return origin is not None and origin() is not None
-
-
-def _is_flat(u: UOp) -> bool:
-    while u.op is Ops.RESHAPE:
-        u = u.src[0]
-    return u.op is Ops.BUFFER or is_sharded_storage(u)
-
-
-def _with_history(root: Tensor, targets: tuple[Tensor, ...]) -> UOp:
-    """The graph of `root` as it was before parts of it were realized, as far as tensors still held remember; targets
-    as they are now, and assignments that have run as the memory they wrote."""
-    known = {t.uop: t._history for t in _alive() if t._history is not None and _is_flat(t.uop)}
-    own = {t.uop.base for t in targets}
-    before = {u.base: h._reshape(u.base.shape) for u, h in known.items() if u.base not in own}
-    now = {t._history: t.uop for t in targets if t._history is not None}
-    graph = root._history if root._history is not None and root.uop.base not in own else root.uop
-    while True:
-        order = graph.toposort()
-        mapping = {u: now[u] for u in order if u in now}
-        mapping |= {u: before[u] for u in order if u in before}
-        mapping |= {u: u.storage for u in order if u.op is Ops.AFTER and u.storage is not None}
-        if not mapping:
-            return graph
-        graph = graph.substitute(mapping)
-
-
-def _elements(shape: tuple[Any, ...]) -> int:
-    out = 1
-    for d in shape:
-        out *= d if isinstance(d, int) else int(d.vmax)
-    return out
-
-
-def _need_numbers(t: Tensor) -> None:
-    for u in t.uop.toposort() if t.uop.dtype.kind == "v" else ():
-        raise TypeError(f"{u.op} is no value that can be computed")
 
 
 # ---------------------------------------------------------------------------------------------------- devices

@@ -7,6 +7,7 @@ from typing import Any
 
 from aril.dtype import DTypeLike, dtypes, promote, strong, to_dtype
 from aril.mixin.base import shape_arg
+from aril.tensor_memory import elements
 from aril.uop import UOp
 from aril.uop.node import view_flat
 
@@ -47,7 +48,7 @@ class CreationMixin:
     def empty(cls, *shape: Any, dtype: DTypeLike | None = None, device: Any = None) -> Any:
         """Storage to be written by `assign`; reading it before is an error."""
         from aril.device import Device
-        from aril.tensor import _canonical, _elements
+        from aril.tensor import _canonical
 
         dims = shape_arg(shape)
         place = _canonical(device) or Device.DEFAULT
@@ -55,7 +56,7 @@ class CreationMixin:
             from aril.tensor_shard import storage_on_each
 
             return cls._of(storage_on_each(dims, to_dtype(dtype or dtypes.default_float()), place), place)
-        flat = UOp.new_buffer(place, _elements(dims), to_dtype(dtype or dtypes.default_float()))
+        flat = UOp.new_buffer(place, elements(dims), to_dtype(dtype or dtypes.default_float()))
         return cls._of(view_flat(flat, dims), place)
 
     @classmethod

@@ -11,6 +11,7 @@ from typing import Any
 from aril.ops import Ops
 from aril.schedule.custom import renumber_parameters, trace
 from aril.schedule.shard import layout_of
+from aril.tensor_memory import advance
 from aril.uop import UOp
 from aril.uop.call import CallArg, call_kernel
 
@@ -40,8 +41,6 @@ class CustomKernelMixin:
         Errors: ValueError for tensors on several devices, written storage that is passed twice, or a kernel that writes
         none of them.
         """
-        from aril.tensor import advance
-
         tensors = [self, *others]
         devices = {t.device for t in tensors}
         if len(devices) > 1:

@@ -10,6 +10,7 @@ from typing import Any
 
 from aril.dtype import dtypes
 from aril.mixin.base import broadcast_shape, dim_sub
+from aril.tensor_memory import is_shared, is_writable_view
 from aril.uop import UOp
 
 
@@ -94,9 +95,7 @@ class TensorIndexing:
 
 
 def _writable(x: Any) -> bool:
-    from aril.tensor import _is_shared, _is_writable_view
-
-    return _is_writable_view(x.uop) and not _is_shared(x.uop)
+    return is_writable_view(x.uop) and not is_shared(x.uop)
 
 
 def _fit(v: Any, shape: tuple[Any, ...]) -> Any:

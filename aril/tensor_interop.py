@@ -14,6 +14,7 @@ from aril.device import Device
 from aril.dtype import DTypeLike, dtypes, strong, to_dtype
 from aril.ops import Ops
 from aril.tensor_creation import CreationMixin
+from aril.tensor_memory import storage_base
 from aril.uop.node import view_flat
 
 _SHOWN = 200  # elements: a tensor that has its value and is no larger shows it
@@ -158,9 +159,8 @@ class InteropMixin(CreationMixin):
     def _part_moved(self: Any, place: Any) -> Any:
         """A view of memory on a device that runs no kernels, on `place`: only the stretch it lies in is copied."""
         from aril.interop import memory_and_view, numpy_dtype
-        from aril.tensor import _storage_base
 
-        bottom, found = _storage_base(self.uop), memory_and_view(self.uop)
+        bottom, found = storage_base(self.uop), memory_and_view(self.uop)
         if found is None or bottom.op is not Ops.BUFFER:
             return None
         base, view = found

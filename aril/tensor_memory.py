@@ -1,0 +1,245 @@
+"""Which tensors are alive and what memory they see: realizing them, versions of memory, what they were computed from.
+
+In come tensors (anything with `uop`, `_device`, `_history`); their nodes are changed to those of memory that holds
+their values. `docs/decisions/0005-versions-of-memory.md` says why written memory goes on under a new node.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from aril.config import GRAD
+from aril.device import Buffer
+from aril.dtype import strong
+from aril.engine.lock import locked, note_assignment
+from aril.ops import OpGroup, Ops
+from aril.schedule.shard import is_sharded_storage, memory_of
+from aril.uop import UOp
+from aril.uop.node import toposort
+
+if TYPE_CHECKING:
+    from aril.tensor import Tensor
+
+# Every tensor alive, by identity. Assignments need to know who still reads what they overwrite.
+_live: dict[int, weakref.ref[Tensor]] = {}
+_repeats = itertools.count()  # tells apart assignments that read alike
+# Storage that came from realizing a graph: while the graph's node is alive, another tensor may stand for the same
+# value.
+_came_from: weakref.WeakKeyDictionary[UOp, weakref.ref[UOp]] = weakref.WeakKeyDictionary()
+
+
+def _forget(ref: weakref.ref[Tensor], live: Any = _live) -> None:
+    key = ref.key  # type: ignore[attr-defined]
+    if live.get(key) is ref:
+        del live[key]
+
+
+class _LiveRef(weakref.ref):  # type: ignore[type-arg]
+    __slots__ = ("key",)
+    key: int
+
+
+def enlist(t: Tensor) -> None:
+    """Count `t` among the tensors alive."""
+    ref = _LiveRef(t, _forget)
+    ref.key = id(t)
+    _live[ref.key] = ref
+
+
+@locked
+def advance(base: UOp, effect: UOp) -> None:
+    """The storage `base` goes on in the state after `effect`: all tensors that are views of it follow."""
+    new = base.after(effect)
+    if new.storage is not None:  # the same step done before (x.assign(x * 2) again), its node still alive: do it anew
+        new = UOp(Ops.AFTER, new.src, tag=next(_repeats))
+    for t in alive():
+        if t.uop is base or (is_storage_view(t.uop) and storage_base(t.uop) is base):
+            t.uop = t.uop.substitute({base: new})
+    note_assignment(new)
+
+
+# ---------------------------------------------------------------------------------------------------- realizing
+
+
+@locked
+def realize(tensors: Iterable[Tensor]) -> None:
+    """Compute all of `tensors` in one schedule. What else still reads a value that an assignment among them
+    overwrites is computed too, before it is lost."""
+    from aril.engine.realize import is_realized, local, realize_uops, realized_view
+
+    todo = list({id(t): t for t in tensors}.values())
+    for t in todo:
+        need_numbers(t)
+        if t.uop.dtype.weak:
+            t.uop = t.uop.cast(strong(t.uop.dtype))
+    todo = [t for t in todo if not is_realized(t.uop)]
+    if not todo:
+        return
+    while more := _readers_of_overwritten([t.uop for t in todo], {id(t) for t in todo}):
+        todo += more  # these may hold assignments of their own
+    results = realize_uops([t.uop for t in todo], [t._device for t in todo])
+    for t, new in zip(todo, results, strict=True):
+        old = t.uop
+        if old is new:
+            continue
+        base = new.base
+        if GRAD.value and t.dtype.kind == "f" and not is_storage_view(old) and not _only_moves(base, old):
+            t._history = old
+        bottom = _bottom(new)
+        if bottom.op is Ops.BUFFER and not is_storage_view(old):
+            _came_from.setdefault(bottom, weakref.ref(old))
+        t.uop = new
+        if t._device is None:
+            t._device = new.device
+    for t in alive() if local.wrote else ():
+        base = storage_base(t.uop)
+        if base.op is Ops.AFTER and base.storage is not None:
+            t.uop = t.uop.substitute({base: realized_view(base)})
+
+
+def _only_moves(base: UOp, u: UOp) -> bool:
+    """Whether `u` asks for what lies in `base` already, such as `contiguous()` of whole storage: that is no history."""
+    while u.op is Ops.CONTIGUOUS or u.op in OpGroup.MOVEMENT:
+        u = u.src[0]
+    return u is base
+
+
+@locked
+def renew(written: Iterable[Buffer]) -> None:
+    """Put new nodes in place of those over memory that was written without the graph (a replay), in every tensor:
+    values computed from the old contents stay with the old nodes."""
+    memory = {id(b) for b in written}
+    fresh: dict[UOp, UOp] = {}
+    for t in alive():
+        base = storage_base(t.uop)
+        written_to = [b for b in memory_of(base) if b.storage is not None and id(b.storage) in memory]
+        for b in written_to:
+            if b not in fresh:
+                fresh[b] = UOp.new_buffer(b.arg.device, b.arg.size, b.dtype)
+                fresh[b].storage = b.storage
+        if written_to:
+            t.uop = t.uop.substitute({b: fresh[b] for b in written_to})
+            t._history = None
+
+
+def alive() -> list[Tensor]:
+    """Every tensor alive."""
+    return [t for t in [r() for r in list(_live.values())] if t is not None]
+
+
+def _pending(u: UOp) -> bool:
+    return u.op is not Ops.BUFFER and u.storage is None
+
+
+def _readers_of_overwritten(roots: list[UOp], chosen: set[int]) -> list[Tensor]:
+    writes = [u for u in toposort(roots, _pending) if u.op is Ops.AFTER and u.storage is None]
+    if not writes:
+        return []
+    written = {_bottom(u) for u in writes}
+    last = set(writes) - {u.src[0] for u in writes}
+    tensors = [t for t in alive() if id(t) not in chosen]
+    stale: dict[UOp, bool] = {}
+    graphs = [g for t in tensors for g in (t.uop, t._history) if g is not None]
+    for u in toposort(graphs, lambda n: n not in last):
+        if u.op is Ops.BUFFER:
+            stale[u] = u in written
+        elif u in last:
+            stale[u] = False
+        elif u.storage is not None:
+            stale[u] = _bottom(u.storage) in written
+        else:
+            stale[u] = any(stale[s] for s in u.src)
+    out = []
+    for t in tensors:
+        if t._history is not None and stale[t._history]:
+            t._history = None  # its graph would be computed from other values than it was
+        base = storage_base(t.uop)
+        if (
+            stale[t.uop]
+            and t.uop.storage is None
+            and base.op is not Ops.BUFFER
+            and (base.op is not Ops.AFTER or base.storage is None)
+        ):
+            out.append(t)
+    return out
+
+
+def _bottom(u: UOp) -> UOp:
+    """The storage at the bottom of a view and of the assignments to it."""
+    while u.op not in OpGroup.STORAGE and u.src:
+        u = u.storage if u.op is Ops.AFTER and u.storage is not None else u.src[0]
+    return u
+
+
+_VIEWS = OpGroup.MOVEMENT - {Ops.PAD} | {Ops.DETACH, Ops.BITCAST}
+# Through an EXPAND or SHEAR several elements may be one place in memory.
+_WRITABLE = _VIEWS - {Ops.EXPAND, Ops.SHEAR}
+
+
+def storage_base(u: UOp) -> UOp:
+    """Where a view begins: storage, an assignment, or the computation below the view operations."""
+    while u.op in _VIEWS:
+        u = u.src[0]
+    return u
+
+
+def is_storage_view(u: UOp) -> bool:
+    """Whether `u` is memory seen through views, possibly with assignments pending."""
+    base = storage_base(u)
+    return base.op is Ops.AFTER or base.op is Ops.BUFFER or is_sharded_storage(base)
+
+
+def is_writable_view(u: UOp) -> bool:
+    """Whether each element of `u` is a place of its own in memory."""
+    while u.op in _WRITABLE:
+        u = u.src[0]
+    return u.op in (Ops.AFTER, Ops.BUFFER) or is_sharded_storage(u)
+
+
+def is_shared(view: UOp) -> bool:
+    """Whether another tensor may stand for the value in this storage by way of the graph it was computed by."""
+    bottom = _bottom(view)
+    origin = _came_from.get(bottom)
+    return origin is not None and origin() is not None
+
+
+def is_flat(u: UOp) -> bool:
+    """Whether `u` is whole storage in its own order, under any shape."""
+    while u.op is Ops.RESHAPE:
+        u = u.src[0]
+    return u.op is Ops.BUFFER or is_sharded_storage(u)
+
+
+def with_history(root: Tensor, targets: tuple[Tensor, ...]) -> UOp:
+    """The graph of `root` as it was before parts of it were realized, as far as tensors still held remember; targets
+    as they are now, and assignments that have run as the memory they wrote."""
+    known = {t.uop: t._history for t in alive() if t._history is not None and is_flat(t.uop)}
+    own = {t.uop.base for t in targets}
+    before = {u.base: h._reshape(u.base.shape) for u, h in known.items() if u.base not in own}
+    now = {t._history: t.uop for t in targets if t._history is not None}
+    graph = root._history if root._history is not None and root.uop.base not in own else root.uop
+    while True:
+        order = graph.toposort()
+        mapping = {u: now[u] for u in order if u in now}
+        mapping |= {u: before[u] for u in order if u in before}
+        mapping |= {u: u.storage for u in order if u.op is Ops.AFTER and u.storage is not None}
+        if not mapping:
+            return graph
+        graph = graph.substitute(mapping)
+
+
+def elements(shape: tuple[Any, ...]) -> int:
+    """The number of elements of a shape, of symbolic dimensions at their greatest values."""
+    out = 1
+    for d in shape:
+        out *= d if isinstance(d, int) else int(d.vmax)
+    return out
+
+
+def need_numbers(t: Tensor) -> None:
+    """TypeError for what has no numbers to compute (a call's tuple, an effect)."""
+    for u in t.uop.toposort() if t.uop.dtype.kind == "v" else ():
+        raise TypeError(f"{u.op} is no value that can be computed")
