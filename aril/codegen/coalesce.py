@@ -6,7 +6,7 @@ renderers know.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from aril.codegen.affine import build_sum
@@ -53,13 +53,19 @@ class Lanes:
         start = build_sum(self.scalars, self.offsets[lane] + more)
         return UOp(Ops.SHRINK, (self.target, start), (None, width))
 
-    def load(self, u: UOp, more: tuple[UOp, ...]) -> UOp:
-        """The lanes, picked from contiguous loads that begin and end with an element some lane reads."""
+    def load(self, u: UOp, more: Callable[[list[int | None]], tuple[UOp, ...]]) -> UOp:
+        """The lanes, picked from contiguous loads that begin and end with an element some lane reads.
+
+        `more` gives the value and the gate of a contiguous load, from the lanes that read its elements (None: nobody).
+        """
         low, span, n = min(self.offsets), self.span, len(self.offsets)
         width = min(n, 1 << (span.bit_length() - 1))
         starts = [min(i * width, span - width) for i in range(-(-span // width))]
+        reader = {o - low: lane for lane, o in enumerate(self.offsets)}
         vectors = [
-            UOp(Ops.SHRINK, (self.target, build_sum(self.scalars, low + s)), (None, width)).load(*more, hint=u.arg)
+            UOp(Ops.SHRINK, (self.target, build_sum(self.scalars, low + s)), (None, width)).load(
+                *more([reader.get(s + i) for i in range(width)]), hint=u.arg
+            )
             for s in starts
         ]
         picks = []

@@ -159,6 +159,8 @@ class _Expander:
             and (out.dtype.kind != "f" or all(s.op is Ops.CONST for s in src))
         ):
             return simplify(out)
+        if op in OpGroup.COMPARISON and out.shape and out.vmin == out.vmax:  # a copy of which all lanes are inside
+            return UOp.const(dtypes.bool, bool(out.vmin))
         return out
 
     def _address(self, u: UOp, key: Key, turn: dict[UOp, int]) -> UOp:
@@ -179,8 +181,7 @@ class _Expander:
             return target.index(lanes.start)
         if lanes.step == 1:
             return lanes.contiguous(0, len(offsets))
-        if not masked:
-            self.lanes[u, key] = lanes
+        self.lanes[u, key] = lanes
         return target.index(UOp(Ops.ADD, (build_sum(scalars), UOp.vector(*[_int(i) for i in offsets]))))
 
     def _gathered(self, u: UOp, target: UOp, turn: dict[UOp, int]) -> UOp:
@@ -268,11 +269,56 @@ class _Expander:
                 loads = [lanes.contiguous(i, _length(axis)).load(hint=u.arg) for i in range(len(lanes.offsets))]
                 rows = self.tiles[u, first] = transpose(loads)
             return rows[turn[axis]]
-        more = () if gate is None else (alt, gate)
         spread = self.lanes.get((u.src[0], key))
-        if spread is not None and spread.is_near:
-            return spread.load(u, more)
-        return address.load(*more, hint=u.arg)
+        if spread is not None and gate is not None and gate.shape:
+            if spread.step == 0 and _always_inside(u.src[0]):  # one element, which may be read whatever the gate says
+                value = broadcast(spread.target.index(spread.start).load(hint=u.arg), len(spread.offsets))
+                return UOp(Ops.WHERE, (gate, value, broadcast(alt, len(spread.offsets))))
+            gates = [g for g in (split_gate(u.src[0].src[1])[1], *u.src[2:]) if g is not None]
+            if spread.is_near and not alt.shape and all(self._can_rearrange(g, turn) for g in gates):
+                return spread.load(u, lambda readers: (alt, self._rearranged_gate(gates, turn, readers)))
+        elif spread is not None and spread.is_near:
+            return spread.load(u, lambda readers: () if gate is None else (alt, gate))
+        return address.load(*(() if gate is None else (alt, gate)), hint=u.arg)
+
+    def _can_rearrange(self, u: UOp, turn: dict[UOp, int]) -> bool:
+        """Whether a gate is built of comparisons whose sides are known sums in every lane."""
+        lane = next((r for r in u.ranges if r.arg.kind is AxisType.VECTOR), None)
+        if lane is None:
+            return not self._at(u, turn).shape if u in self.values else False
+        if u.dtype is dtypes.weakint:
+            return self._offsets(u, lane, turn) is not None
+        return u.op in OpGroup.ELEMENTWISE and all(self._can_rearrange(s, turn) for s in u.src)
+
+    def _rearranged_gate(self, gates: list[UOp], turn: dict[UOp, int], readers: list[int | None]) -> UOp:
+        """The gates of the given lanes, in that order; closed where there is no lane."""
+
+        def arranged(u: UOp) -> UOp:
+            lane = next((r for r in u.ranges if r.arg.kind is AxisType.VECTOR), None)
+            if lane is None:
+                return self._at(u, turn)
+            if u.dtype is dtypes.weakint:
+                found = self._offsets(u, lane, turn)
+                assert found is not None
+                scalars, offsets = found
+                # what stands between two lanes continues the first: a vector in equal steps is cheaper to make
+                known = {i: offsets[r] for i, r in enumerate(readers) if r is not None}
+                places = sorted(known)
+                values = []
+                for i in range(len(readers)):
+                    left = max([p for p in places[:-1] if p <= i], default=places[0])
+                    right = next((p for p in places if p > left), left + 1)
+                    more = (known.get(right, known[left]) - known[left]) * (i - left) // (right - left)
+                    values.append(_int(known[left] + more))
+                return UOp(Ops.ADD, (build_sum(scalars), UOp.vector(*values)))
+            return u.with_src(tuple([arranged(s) for s in u.src]))
+
+        out = UOp.vector(*[UOp.const(dtypes.bool, r is not None) for r in readers]) if None in readers else None
+        for g in gates:
+            more = arranged(g)
+            out = more if out is None else UOp(Ops.AND, (out, more))
+        assert out is not None
+        return broadcast(out, len(readers))
 
     def _store(self, u: UOp, turn: dict[UOp, int]) -> UOp:
         key = tuple([turn[r] for r in self._axes(u.src[0])])
@@ -426,6 +472,12 @@ class _Expander:
         if body.op is Ops.NOOP or not rest:
             return body
         return UOp(Ops.END, (body, *[self._at(s, turn) for s in rest]))
+
+
+def _always_inside(index: UOp) -> bool:
+    """Whether an address is one of its buffer even where its gate is closed."""
+    place, size = split_gate(index.src[1])[0], index.src[0].arg.size
+    return isinstance(size, int) and place.vmin >= 0 and place.vmax < size
 
 
 def _all_steps(how: Combine, parts: list[tuple[UOp, ...]]) -> tuple[UOp, ...]:

@@ -184,6 +184,22 @@ def test_a_gate_of_lanes_becomes_a_mask() -> None:
     run(b.padded_copy(8, 20, 2), Upcast((0,)), Split((1,), 8), Vectorize((1, 1)))
 
 
+@pytest.mark.parametrize("step", [2, 3, 4])
+def test_steps_with_a_gate_are_contiguous_loads_under_a_mask(step: int) -> None:
+    """Neither the strided operand nor the one that all lanes share is gathered."""
+    kernel = b.padded_steps(5, 61, 3, step)
+    steps = (Split((1,), 8, "overlap"), Vectorize((1, 1)))
+    loads = [u for u in after(kernel, *steps).toposort() if u.op is Ops.LOAD]
+    assert all(u.src[0].op is Ops.SHRINK or not u.src[0].shape for u in loads)
+    run(kernel, *steps)
+
+
+def test_a_gate_that_holds_in_every_lane_of_a_copy_is_gone() -> None:
+    out = after(b.padded_steps(3, 16, 2, 1), Split((1,), 4), Upcast((1, 0)), Vectorize((1, 1)))
+    gated = [len(u.src) > 2 for u in out.toposort() if u.op is Ops.LOAD and u.src[0].op is Ops.SHRINK]
+    assert sorted(gated) == [False] * 3 + [True] * 2
+
+
 def test_a_strided_operand_is_transposed_into_its_panel() -> None:
     kernel = b.matmul(4, 16, 12, "nt")
     out = after(kernel, Vectorize((1,)), Upcast((0,)), Stage(1, ((2,), (1,))))
