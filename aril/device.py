@@ -159,6 +159,10 @@ class Allocator:
         """Give back what is kept only for reuse; the number of bytes."""
         return 0
 
+    def release(self) -> int:
+        """Give what is kept only for reuse back to the system; the number of bytes."""
+        return self._release()
+
     def alloc(self, nbytes: int) -> Any:
         """Memory for `nbytes`. OutOfMemory says how much was asked for, what is held, and by whom."""
         try:

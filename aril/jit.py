@@ -188,13 +188,32 @@ class Jit(Generic[P, R]):
         finally:
             local.capture = noted.assignments = None
         self._refuse_rebinding(capture, before)
+        number = {id(a): i for i, a in enumerate(aliases)}
+        c = self._recorded(capture, aliases, signature, out, results)
+        c.layouts = _layouts(tensors)
+        del new_args, new_kwargs, stand_ins
+        self._refuse_aliases(c, inputs)
+        self.captured = c
+        own_nodes = [b for t in tensors for b in memory_of(t.uop)]
+        for t in results:  # the caller's inputs come back as themselves
+            back = {b: number.get(id(storage_of(b))) for b in memory_of(t.uop)}
+            t.uop = t.uop.substitute({b: own_nodes[i] for b, i in back.items() if i is not None})
+        renew([*c.state.values(), *[inputs[i] for i in c.written_inputs]])
+        return out
+
+    def _recorded(
+        self, capture: Capture, aliases: list[Buffer], signature: tuple[Any, ...], out: Any, results: list[Tensor]
+    ) -> _Captured:
+        """The batch of what a capture ran. It holds none of the memory that its inputs, results and intermediates had
+        in the captured run."""
         produced = {id(b) for launch in capture.launches for b in launch.buffers[: launch.item.outputs]}
         made = {id(b) for b in capture.made}
+        number = {id(a): i for i, a in enumerate(aliases)}
         fresh: list[Buffer] = []
         outputs: list[tuple[UOp, tuple[int | None, ...]]] = []
-        number = {id(a): i for i, a in enumerate(aliases)}
         for t in results:
             places: list[int | None] = []  # of each of its buffers (one a device)
+            names: dict[UOp, UOp] = {}
             for node in memory_of(t.uop):
                 buffer = storage_of(node)
                 if id(buffer) in number:
@@ -205,33 +224,37 @@ class Jit(Generic[P, R]):
                     places.append(len(aliases) + fresh.index(buffer))
                 else:
                     places.append(None)
-            outputs.append((t.uop, tuple(places)))
+                    continue
+                names[node] = UOp.new_buffer(node.arg.device, node.arg.size, node.dtype)
+            outputs.append((t.uop.substitute(names), tuple(places)))
         kept = {
             id(b)
             for launch in capture.launches
             for b in launch.buffers
             if id(b.base or b) not in made and id(b) not in made
         }
-        del new_args, new_kwargs, stand_ins
+        capture.graphs = []  # they hold the nodes of all that was realized on the way
         kept |= capture.held() - {id(b) for b in fresh}
-        batch = Batch(capture, aliases, fresh, kept)
-        c = _Captured(signature, batch, out, outputs, fresh)
+        state: dict[int, Buffer] = {}
+        written_inputs = []
         for launch in capture.launches:
             for b in launch.buffers[: launch.item.outputs]:
                 if id(b) in number:
-                    c.written_inputs.append(number[id(b)])
+                    written_inputs.append(number[id(b)])
                 elif id(b) not in made or id(b) in kept:
-                    c.state[id(b)] = b
-        c.layouts = _layouts(tensors)
-        c.used = sorted({number[id(b)] for launch in capture.launches for b in launch.buffers if id(b) in number})
-        self._refuse_aliases(c, inputs)
-        self.captured = c
-        own_nodes = [b for t in tensors for b in memory_of(t.uop)]
-        for t, (uop, places_of) in zip(results, outputs, strict=True):  # the caller's inputs come back as themselves
-            pairs = zip(memory_of(uop), places_of, strict=True)
-            t.uop = uop.substitute({b: own_nodes[i] for b, i in pairs if i is not None and i < len(aliases)})
-        renew([*c.state.values(), *[inputs[i] for i in c.written_inputs]])
-        return out
+                    state[id(b)] = b
+        used = sorted({number[id(b)] for launch in capture.launches for b in launch.buffers if id(b) in number})
+        empty = {id(b): Buffer(b.device, b.size, b.dtype) for b in [*aliases, *fresh]}  # stand for those of each call
+        for launch in capture.launches:
+            launch.buffers = [empty.get(id(b), b) for b in launch.buffers]
+        places_in = [empty[id(b)] for b in aliases]
+        places_out = [empty[id(b)] for b in fresh]
+        capture.made, capture.nodes = [], []
+        batch = Batch(capture, places_in, places_out, kept)
+        template = replaced(out, itertools.repeat(Tensor(0)))
+        c = _Captured(signature, batch, template, outputs, places_out)
+        c.state, c.written_inputs, c.used = state, written_inputs, used
+        return c
 
     def _refuse_layouts(self, c: _Captured, tensors: list[Tensor]) -> None:
         """JitError where an input is split over its devices in another way than the captured one."""

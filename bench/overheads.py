@@ -1,6 +1,8 @@
-"""The overheads, apart from the rows: replay, one eager operation, import, first operation, first step of MNIST.
+"""The overheads, apart from the rows: replay, one eager operation, import, first operation, first step of MNIST, its
+memory.
 
-In come the peers that are ready; out go seconds by what and by whom. What happens once in a process runs in new ones.
+In come the peers that are ready; out go seconds or bytes by what and by whom. What happens once in a process runs in
+new ones.
 """
 
 from __future__ import annotations
@@ -22,22 +24,24 @@ import numpy as np
 from bench.peers import Peer
 
 KERNELS = 100
+PYTORCH_PEAK = 331 * 2**20  # of the MNIST step by PyTorch 2.13 with two threads: the figure where it does not take part
 ROOT = Path(__file__).parent.parent
 
 
 @dataclass
 class Overhead:
-    """A line: seconds by contender, the figure aril is to keep, and notes on contenders that have none."""
+    """A line: seconds (or bytes) by contender, the figure aril is to keep, and notes on contenders that have none."""
 
     name: str
-    target_s: float
-    seconds: dict[str, float] = field(default_factory=dict)
+    target: float
+    values: dict[str, float] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
+    unit: str = "s"
 
     @property
     def met(self) -> bool | None:
-        """Whether aril keeps the figure; None without a time."""
-        return None if "aril" not in self.seconds else self.seconds["aril"] <= self.target_s
+        """Whether aril keeps the figure; None without a value."""
+        return None if "aril" not in self.values else self.values["aril"] <= self.target
 
 
 def measure_overheads(
@@ -58,6 +62,7 @@ def measure_overheads(
         lambda: _once("first operation, warm", 0.4, "first", once, again, warm=True),
         lambda: _once("first MNIST step, cold", 6.0, "mnist", networks, again, warm=False),
         lambda: _once("first MNIST step, warm", 2.0, "mnist", networks, again, warm=True),
+        lambda: _peak([p for p in libraries if p in ("aril", "torch")], again),
     ]
     out = []
     for task in tasks:
@@ -66,10 +71,15 @@ def measure_overheads(
             break
         found = task()
         out.append(found)
-        times = ", ".join(f"{name} {readable_s(s)}" for name, s in found.seconds.items())
+        values = ", ".join(f"{name} {readable(v, found.unit)}" for name, v in found.values.items())
         notes = "".join(f"; {name}: {text}" for name, text in found.notes.items())
-        say(f"{found.name:<34} {times or '-'} (aril's figure: {readable_s(found.target_s)}){notes}")
+        say(f"{found.name:<34} {values or '-'} (aril's figure: {readable(found.target, found.unit)}){notes}")
     return out
+
+
+def readable(value: float, unit: str) -> str:
+    """Seconds, or bytes as MiB."""
+    return readable_s(value) if unit == "s" else f"{value / 2**20:.0f} MiB"
 
 
 def readable_s(seconds: float) -> str:
@@ -112,7 +122,7 @@ def _replay(peers: dict[str, Peer], rounds: int) -> Overhead:
         before = counters.kernels
         run(x)
         kernels = counters.kernels - before
-        out.seconds["aril"] = _median(lambda: run(x), rounds, 20) / KERNELS
+        out.values["aril"] = _median(lambda: run(x), rounds, 20) / KERNELS
         if kernels != KERNELS:
             out.notes["aril"] = f"{kernels} kernels ran"
     except Exception as error:
@@ -127,7 +137,7 @@ def _replay(peers: dict[str, Peer], rounds: int) -> Overhead:
                 for _ in range(KERNELS):
                     y = y + 1
 
-            out.seconds["torch"] = _median(eager, rounds, 20) / KERNELS
+            out.values["torch"] = _median(eager, rounds, 20) / KERNELS
     return out
 
 
@@ -146,7 +156,7 @@ def _eager(peers: dict[str, Peer], rounds: int) -> Overhead:
         if name in peers:
             t = peers[name].tensor(x)
             calls = 3 if name == "tinygrad" else 100
-            out.seconds[name] = _median(lambda step=step, t=t: step(t), rounds, calls)  # type: ignore[misc]
+            out.values[name] = _median(lambda step=step, t=t: step(t), rounds, calls)  # type: ignore[misc]
     return out
 
 
@@ -165,7 +175,7 @@ def _imports(libraries: list[str], again: int) -> Overhead:
     bare = start("pass")
     for name in libraries:
         code = "from aril import Tensor" if name == "aril" else f"import {name}"  # `import aril` alone loads little
-        out.seconds[name] = max(0.0, start(code) - bare)
+        out.values[name] = max(0.0, start(code) - bare)
     return out
 
 
@@ -186,7 +196,23 @@ def _once(name: str, target: float, task: str, libraries: list[str], again: int,
         except (RuntimeError, OSError, ValueError, subprocess.TimeoutExpired) as error:
             out.notes[library] = str(error)[:200]
             continue
-        out.seconds[library] = statistics.median(times)
+        out.values[library] = statistics.median(times)
+    return out
+
+
+def _peak(libraries: list[str], again: int) -> Overhead:
+    """How far the resident memory of a process rises above what it is after import and one operation, in five steps of
+    the MNIST row: the first ones, in which a library captures or tunes, included. Caches are warm."""
+    out = Overhead("peak memory of the MNIST step", PYTORCH_PEAK, unit="B")
+    for library in libraries:
+        try:
+            with tempfile.TemporaryDirectory(prefix="bench-") as cache:
+                if library == "aril":
+                    _process("peak", library, cache)  # compiles
+                out.values[library] = statistics.median([_process("peak", library, cache) for _ in range(again)])
+        except (RuntimeError, OSError, ValueError, subprocess.TimeoutExpired) as error:
+            out.notes[library] = str(error)[:200]
+    out.target = out.values.get("torch", out.target)
     return out
 
 
@@ -230,20 +256,44 @@ def _first(library: str) -> float:
     return taken
 
 
-def _mnist(library: str) -> float:
-    """One step of the network of the MNIST row, from the call; import and the making of the data excluded."""
+def _mnist_row(library: str) -> tuple[Peer, Any, list[Any]]:
+    """The library, set up, and the MNIST row with its data."""
     from bench import peers, rows_networks
 
     kind = {"aril": peers.Aril, "torch": peers.Torch, "tinygrad": peers.Tinygrad}[library]
     peer = kind()
     peer.start(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
     row = next(row for row in rows_networks.ROWS if row.name.startswith("MNIST"))
-    arrays = row.arrays()
+    return peer, row, row.arrays()
+
+
+def _mnist(library: str) -> float:
+    """One step of the network of the MNIST row, from the call; import and the making of the data excluded."""
+    peer, row, arrays = _mnist_row(library)
     start = time.perf_counter()
     step = peer.prepare(row, arrays)
     peer.results(step())
     return time.perf_counter() - start
 
 
+def _mnist_peak(library: str) -> float:
+    """Bytes that five steps of the MNIST row add to the resident memory at their highest (Linux counts it)."""
+    peer, row, arrays = _mnist_row(library)
+    x = peer.tensor(np.ones(2, np.float32))
+    peer.results(x + x)  # what a first operation of any kind loads is no part of the step
+    Path("/proc/self/clear_refs").write_text("5")  # the highest so far becomes the present
+    before = _status("VmRSS")
+    step = peer.prepare(row, arrays)
+    for _ in range(5):
+        peer.results(step())
+    return _status("VmHWM") - before
+
+
+def _status(name: str) -> float:
+    """A line of /proc/self/status that is in kB, in bytes."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return float(next(line.split()[1] for line in lines if line.startswith(f"{name}:"))) * 1024
+
+
 if __name__ == "__main__":
-    print(json.dumps({"first": _first, "mnist": _mnist}[sys.argv[1]](sys.argv[2])))
+    print(json.dumps({"first": _first, "mnist": _mnist, "peak": _mnist_peak}[sys.argv[1]](sys.argv[2])))

@@ -14,7 +14,7 @@ from typing import Any
 
 from bench.harness import Measured
 from bench.limits import Limits
-from bench.overheads import Overhead, readable_s
+from bench.overheads import Overhead, readable, readable_s
 
 
 def rate(found: Measured, seconds: float) -> str:
@@ -157,11 +157,12 @@ def to_markdown(data: dict[str, Any]) -> str:
             cells.append(f"**{text}**" if name == best else text)
         lines.append("| " + " | ".join(c.replace("|", "\\|") for c in cells) + " |")
     if data["overheads"]:
-        who = list(dict.fromkeys(name for o in data["overheads"] for name in o["seconds"]))
+        who = list(dict.fromkeys(name for o in data["overheads"] for name in o["values"]))
         lines += ["", "| overhead | figure | " + " | ".join(who) + " |", "|---|---|" + "---|" * len(who)]
         for o in data["overheads"]:
-            times = [readable_s(o["seconds"][n]) if n in o["seconds"] else o["notes"].get(n, "") for n in who]
-            lines.append(f"| {o['name']} | {readable_s(o['target_s'])} | " + " | ".join(times) + " |")
+            values = o["values"]
+            cells = [readable(values[n], o["unit"]) if n in values else o["notes"].get(n, "") for n in who]
+            lines.append(f"| {o['name']} | {readable(o['target'], o['unit'])} | " + " | ".join(cells) + " |")
     few = [f"{r['name']} ({n}: {t['rounds']})" for r in data["rows"] for n, t in r["times_s"].items()
            if t["rounds"] < data["options"]["rounds"]]  # fmt: skip
     lines += ["", f"Rounds: {data['options']['rounds']}" + (f"; fewer for {'; '.join(few)}" if few else "") + "."]

@@ -437,6 +437,37 @@ def test_replays_do_not_grow_memory() -> None:
     assert GlobalCounters.mem_used <= before
 
 
+def test_a_capture_holds_no_memory_of_the_call_it_was_made_of() -> None:
+    w = Tensor.ones(1000).realize()
+
+    @jit
+    def f(x: Tensor) -> tuple[Tensor, list[Tensor]]:
+        return (x + w).realize(), [x]
+
+    before = GlobalCounters.mem_used
+    for _ in range(3):
+        x = Tensor.ones(1000).realize()
+        out = f(x)
+    assert out[0].numpy().tolist() == [2.0] * 1000
+    del x, out
+    assert GlobalCounters.mem_used == before
+
+
+def test_the_planned_peak_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    @jit
+    def f(x: Tensor) -> Tensor:
+        for _ in range(4):
+            x = (x + 1).realize()
+        return x
+
+    with Context(DEBUG=2, GRAD=0):
+        for _ in range(2):
+            f(Tensor.zeros(1000).realize())
+    shown = capsys.readouterr().err
+    assert "3 intermediates of 4 kernels share 8 KiB (11.72 KiB without sharing)" in shown
+    assert "planned peak 3.906 KiB beside" in shown  # of x + 1: its result
+
+
 def test_intermediates_of_a_chain_share_memory() -> None:
     @jit
     def f(x: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aril.config import DEBUG, NAN_CHECK, NO_COLOR, PROFILE, VALIDATE_WITH_CPU
-from aril.device import Buffer, Device, GlobalCounters
+from aril.device import Buffer, Device, GlobalCounters, readable_size
 from aril.engine import profile
 from aril.engine.compile import SETTINGS, Loaded, evaluate, load_kernels
 from aril.engine.lock import locked
@@ -209,8 +209,24 @@ def executable(steps: Schedule, default_device: str) -> Executable:
         found = Executable(steps, [next(loaded) if i.kernel is not None else None for i in steps.items])
         kept[1][key] = found
         if DEBUG.value >= 2:
-            print(f"*** {len(kernels)} kernels ready in {time.perf_counter() - start:.3f} s", file=sys.stderr)
+            print(
+                f"*** {len(kernels)} kernels ready in {time.perf_counter() - start:.3f} s; planned peak "
+                f"{readable_size(planned_peak(steps))} beside what they are given",
+                file=sys.stderr,
+            )
     return found
+
+
+def planned_peak(steps: Schedule) -> int:
+    """The most bytes that temporaries and results hold at one time."""
+    size = {steps.params + k: t.size * t.dtype.itemsize for k, t in enumerate(steps.temps)}
+    held = {slot for slot in size if steps.temps[slot - steps.params].is_result}
+    peak = 0
+    for item in steps.items:
+        held.update([a for a in item.args if a in size])
+        peak = max(peak, sum([size[a] for a in held]))
+        held.difference_update(item.frees)
+    return peak
 
 
 def run(exe: Executable, buffers: list[Buffer | None], values: dict[str, int]) -> list[Buffer | None]:

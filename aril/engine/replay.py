@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import ctypes
 import struct
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from aril.config import DEBUG, NAN_CHECK, PROFILE
-from aril.device import Buffer, Device, GlobalCounters
+from aril.device import Buffer, Device, GlobalCounters, readable_size
 from aril.engine import profile
 from aril.engine.compile import evaluate
 from aril.engine.realize import Capture, Launch, _report, check_numbers
@@ -109,8 +110,18 @@ class Batch:
             b = buffers[key]
             self.plan[key] = Buffer(device, b.size, b.dtype, base=pools[device], offset_bytes=at)
         self.planned_bytes = sum(sizes.values())
+        if DEBUG.value >= 2:
+            apart = readable_size(sum(b.nbytes for b in buffers.values()))
+            print(
+                f"*** planned peak: {len(buffers)} intermediates of {len(self.launches)} kernels share "
+                f"{readable_size(self.planned_bytes)} ({apart} without sharing)",
+                file=sys.stderr,
+            )
         for launch in self.launches:
             launch.buffers = [self._moved(b) for b in launch.buffers]
+        buffers.clear()
+        for device in pools:  # what the captured run used would only wait for reuse beside the pool
+            Device[device].allocator.release()
 
     def _moved(self, b: Buffer) -> Buffer:
         r = root_of(b)
