@@ -17,7 +17,7 @@ import time
 from functools import lru_cache
 
 from aril.device import host_memory
-from aril.runtime import pool_ir
+from aril.runtime import pool_ir, pool_places
 from aril.runtime.elf import LoadedObject, external_symbol, load_object
 from aril.runtime.llvm import compile_cached
 from aril.runtime.memory import map_pages, unmap_pages
@@ -57,7 +57,7 @@ class Pool:
         self.lock = threading.Lock()
         symbols = _code().symbols
         # Not memory of a Python object: the interpreter would give that back at its end, under the workers' feet.
-        self._size = pool_ir.SCRATCH + 8 * threads
+        self._size = pool_ir.SCRATCH + 12 * threads
         self._base = map_pages(self._size)
         self._memory = host_memory(self._base, self._size)
         self._scratch_bytes = 0
@@ -67,8 +67,9 @@ class Pool:
         one = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int64)
         self._run_one = one(symbols["aril_pool_run_one"])
         self.ensure_scratch(scratch_bytes)
-        spin = 0 if threads > len(_affinity()) else _pauses(SPIN_S)
-        self._memory[pool_ir.SPIN : pool_ir.SPIN + 4] = struct.pack("<i", spin)
+        crowded = threads > len(_affinity())
+        self._memory[pool_ir.SPIN : pool_ir.SPIN + 4] = struct.pack("<i", 0 if crowded else _pauses(SPIN_S))
+        self._place(set() if crowded else _affinity())
         self._start(symbols["aril_pool_worker"])
 
     def _start(self, worker: int) -> None:
@@ -90,6 +91,13 @@ class Pool:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         at = pool_ir.WORKERS
         self._memory[at : at + 4] = struct.pack("<i", len(self._handles))
+
+    def _place(self, cpus: set[int]) -> None:
+        """Workers may run on `cpus`, but not on the caller's (`pool_places`); none: wherever the system puts them."""
+        tids = self._base + pool_ir.SCRATCH + 8 * self.threads
+        bits = sum(1 << cpu for cpu in cpus if cpu < 8 * pool_places.ALLOWED_BYTES)
+        table = struct.pack("<iiQ", -1, 0, tids) + bits.to_bytes(pool_places.ALLOWED_BYTES, "little")
+        self._memory[pool_places.CALLER_CPU : pool_places.PLACES_END] = table
 
     def ensure_scratch(self, nbytes: int) -> None:
         """Make every participant's scratch area at least `nbytes`; 64-byte aligned."""

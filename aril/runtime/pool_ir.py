@@ -5,6 +5,8 @@ In comes an architecture's name; out goes the module's text. `pool.py` explains 
 
 from __future__ import annotations
 
+from aril.runtime import pool_places
+
 # Bytes from the start of the pool's memory. Words that different threads write lie on lines of their own.
 GENERATION = 0  # i32, futex: a new batch was published
 STATE = 64  # i32, futex: OPEN, WAITING, and how many workers are inside the batch
@@ -13,7 +15,7 @@ WAIT_TARGET = 132  # i32: the least value of DONE that somebody sleeps for, else
 WAKES = 136  # i32, futex: how often sleepers for DONE were woken
 SLEEPERS = 192  # i32: workers that sleep on GENERATION
 BATCH, COUNT, QUIT, SPIN, WORKERS = 256, 264, 272, 276, 280  # ptr, i64, i32, i32, i32: read by all, written seldom
-SCRATCH = 320  # ptr a participant; number 0 is the calling thread
+SCRATCH = 512  # ptr a participant; number 0 is the calling thread
 
 # A record of a batch, 64 bytes.
 RECORD_BYTES = 64
@@ -208,6 +210,7 @@ entry:
   %quitp = getelementptr i8, ptr %pool, i64 {QUIT}
   %spinp = getelementptr i8, ptr %pool, i64 {SPIN}
   %limit = load i32, ptr %spinp, align 4
+  call void @settle(ptr %pool, i64 %index)
   br label %idle
 idle:
   %seen = phi i32 [0, %entry], [%g, %left]
@@ -333,6 +336,7 @@ publish:
   %any = icmp ne i32 %asleep, 0
   br i1 %any, label %wake, label %work
 wake:
+  call void @make_way(ptr %pool)
   call void @futex_wake(ptr %generation)
   br label %work
 work:
@@ -414,13 +418,19 @@ def pool_ir(arch: str) -> str:
         raise NotImplementedError(f"the worker pool knows {', '.join(_ARCH)}, not {arch!r}")
     names = {name: value for name, value in globals().items() if isinstance(value, int) and name.isupper()}
     names |= {
+        "TIDS": pool_places.TIDS,
+        "CALLER_CPU": pool_places.CALLER_CPU,
+        "ALLOWED": pool_places.ALLOWED,
+        "ALLOWED_BYTES": pool_places.ALLOWED_BYTES,
+        "ALLOWED_BITS": 8 * pool_places.ALLOWED_BYTES,
+        "ALLOWED_WORDS": pool_places.ALLOWED_BYTES // 8,
         "OPEN": _OPEN - (1 << 32),  # IR literals of i32 are signed
         "NOT_OPEN": _OPEN - 1,
         "WAITING": _WAITING,
         "WAITING_1": _WAITING + 1,
         "NOT_WAITING": ~_WAITING,
     }
-    text = _TEXT
-    for name, value in {**names, **_ARCH[arch]}.items():
+    text = _TEXT + pool_places.PLACES
+    for name, value in {**names, **_ARCH[arch], **pool_places.NUMBERS[arch]}.items():
         text = text.replace("{" + name + "}", str(value))
     return text

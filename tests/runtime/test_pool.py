@@ -9,10 +9,12 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
 from aril.device import Device
+from aril.runtime import pool_ir as pool_ir_module
 from aril.runtime.llvm import compile_ir
 from aril.runtime.pool import RECORD_BYTES, Pool, pack_record, shared_pool
 from aril.runtime.pool_ir import pool_ir
@@ -169,6 +171,24 @@ def test_workers_sleep_and_wake_again(add):
             time.sleep(0.002)  # far longer than a worker spins
             pool.run_one(add.address, add.pack_args([address], [1]), N)
             assert list(data) == [turn + 1] * N
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs to choose from")
+def test_workers_leave_the_callers_cpu_alone(add):
+    """Else the system may wake them there, behind the caller, for as long as other threads spin on the other CPUs."""
+    cpus = os.sched_getaffinity(0)
+    with pool_of(2) as pool:
+        data, address = ints(8)
+        worker = pool._base + pool_ir_module.SCRATCH + 8 * pool.threads + 4
+        try:
+            for turn, cpu in enumerate([*sorted(cpus)[:2], min(cpus)], start=1):
+                os.sched_setaffinity(0, {cpu})
+                time.sleep(0.05)  # far longer than a worker spins
+                pool.run_one(add.address, add.pack_args([address], [1]), 8)
+                assert list(data) == [turn] * 8
+                assert os.sched_getaffinity(ctypes.c_int32.from_address(worker).value) == cpus - {cpu}
+        finally:
+            os.sched_setaffinity(0, cpus)
 
 
 def test_the_number_of_threads_is_bounded_by_the_setting():
