@@ -189,13 +189,16 @@ def _reduce(u: UOp, g: UOp) -> Grads:
         share = g / _sum(greatest.cast(x.dtype), axes)
         return (greatest.where(_spread(share, x.shape), 0.0),)
     if op is Ops.MUL:
-        # the product of the others: divide by x where nothing is 0; beside a single 0 only that 0 has a gradient
+        # The product of the others: that of all that are not 0 divided by x, times the zeros among the others. One such
+        # zero is written as the sum of all zeros less an own one, so that it has its part in second derivatives (with
+        # two zeros third derivatives are short of a term).
         zero = x.eq(0.0)
-        others = reduce(zero.where(1.0, x), Ops.MUL, axes)
-        zeros = _sum(zero.cast(x.dtype), axes)
-        single = zero & _spread(zeros, x.shape).eq(1.0)
-        at_zero = single.where(_spread(g * others, x.shape), 0.0)
-        return (_spread(zeros, x.shape).eq(0.0).where(_spread(g * others, x.shape) / zero.where(1.0, x), at_zero),)
+        nonzero, zeros = zero.where(1.0, x), zero.where(x, 0.0)
+        product = reduce(nonzero, Ops.MUL, axes)
+        count = _spread(_sum(zero.cast(x.dtype), axes), x.shape) - zero.cast(x.dtype)
+        other = _spread(_sum(zeros, axes), x.shape) - zeros
+        factor = count.eq(0.0).where(1.0, count.eq(1.0).where(other, 0.0))
+        return (_spread(g * product, x.shape) / nonzero * factor,)
     raise NotImplementedError(f"gradient: a reduction by {op} has no rule")
 
 

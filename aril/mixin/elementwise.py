@@ -456,7 +456,7 @@ class ElementwiseMixin(BaseMixin):
         """-1, 0 or 1 by the sign; NaN stays NaN."""
         if self.dtype.kind in "ub":
             return self.ne(0).cast(self.dtype)
-        zero = self.detach() if self.dtype.kind == "f" else self.const_like(0)
+        zero = self.detach() + 0.0 if self.dtype.kind == "f" else self.const_like(0)  # NaN, or 0 without its sign
         return (self > 0).where(self.const_like(1), (self < 0).where(self.const_like(-1), zero))
 
     def signbit(self) -> Self:

@@ -84,9 +84,9 @@ class MathMixin(ReduceMixin):
         Scientist Should Know About Floating-Point Arithmetic", theorem 4).
         """
         u = self + 1.0
-        plain = u.eq(1) | u.isfinite().logical_not()
-        ratio = self / plain.where(u.const_like(1), u - 1.0)
-        return u.eq(1).where(self, plain.where(u.log(), u.log() * ratio))
+        plain = u.eq(1) | u.eq(0) | u.isfinite().logical_not()
+        ratio = plain.where(self.const_like(0), self) / plain.where(u.const_like(1), u - 1.0)
+        return u.eq(1).where(self, u.log() * plain.where(u.const_like(1), ratio))
 
     @_in_wide_float
     def logaddexp(self, other: Any) -> Self:
@@ -139,25 +139,52 @@ class MathMixin(ReduceMixin):
 
     @_in_wide_float
     def asin(self) -> Self:
-        """The angle in -pi/2..pi/2 whose sine this is; NaN beyond 1."""
-        return (self / ((1.0 - self) * (1.0 + self)).sqrt()).atan()
+        """The angle in -pi/2..pi/2 whose sine this is; NaN beyond 1, where the derivative is infinite."""
+        outer, angle = self._half_angle()
+        return outer.where(math.pi / 2 - angle * 2.0, angle).copysign(self)
 
     @_in_wide_float
     def acos(self) -> Self:
         """The angle in 0..pi whose cosine this is; NaN beyond 1."""
-        return ((1.0 - self) / (1.0 + self)).sqrt().atan() * 2.0
+        outer, angle = self._half_angle()
+        twice = angle * 2.0
+        return outer.where((self < 0).where(math.pi - twice, twice), math.pi / 2 - angle.copysign(self))
+
+    def _half_angle(self) -> tuple[Self, Self]:
+        """(whether |x| is above 1/2, asin(sqrt((1 - |x|) / 2)) where it is and asin(|x|) elsewhere), from a fit of our
+        own in the square of the sine. asin(x) = pi/2 - 2 asin(sqrt((1 - x) / 2))."""
+        r = self._magnitude()
+        outer = r > 0.5
+        square = outer.where((1.0 - r) * 0.5, 0.25)  # harmless where it is not taken
+        sine = outer.where(square.sqrt(), r)
+        fit = fits.ASIN_64 if self.dtype is dtypes.float64 else fits.ASIN_32
+        return outer, _horner(outer.where(square, r * r), fit) * sine
 
     @_in_wide_float
     def sinh(self) -> Self:
-        """The hyperbolic sine: from m = exp(|x|) - 1, (m + m / (m + 1)) / 2."""
-        m = self._magnitude().expm1()
-        return (m.isfinite().where((m + m / (m + 1.0)) * 0.5, m)).copysign(self)
+        """The hyperbolic sine: a fit of our own up to 1, (exp(|x|) - exp(-|x|)) / 2 beyond."""
+        r = self._magnitude()
+        inner = r < 1.0
+        x = inner.where(r, r.const_like(0))
+        near = _horner(x * x, fits.SINH_64 if self.dtype is dtypes.float64 else fits.SINH_32) * x
+        half = inner.where(r.const_like(1), r)._half_exp()
+        return inner.where(near, half - 0.25 / half).copysign(self)
 
     @_in_wide_float
     def cosh(self) -> Self:
-        """The hyperbolic cosine: (exp(|x|) + exp(-|x|)) / 2, halved before it can overflow."""
-        h = self.abs().sub(math.log(2)).exp()
-        return h + 0.25 / h
+        """The hyperbolic cosine: a fit of our own up to 1, whose derivative does not cancel, (exp(|x|) + exp(-|x|)) / 2
+        beyond."""
+        r = self.abs()
+        inner = r < 1.0
+        x = inner.where(self, self.const_like(0))
+        near = _horner(x * x, fits.COSH_64 if self.dtype is dtypes.float64 else fits.COSH_32)
+        half = inner.where(r.const_like(1), r)._half_exp()
+        return inner.where(near, half + 0.25 / half)
+
+    def _half_exp(self) -> Self:
+        """exp(x) / 2 for x from 1, as exp(x - 1) * (e / 2): the difference is exact, and nothing overflows before the
+        result does."""
+        return (self - 1.0).exp() * (math.e / 2)
 
     @_in_wide_float
     def tanh(self) -> Self:
@@ -176,20 +203,18 @@ class MathMixin(ReduceMixin):
 
     @_in_wide_float
     def acosh(self) -> Self:
-        """The inverse of `cosh` for values from 1; NaN below: log1p(t + sqrt(2t + t*t)) for t = x - 1."""
+        """The inverse of `cosh` for values from 1; NaN below: log1p(t + sqrt(t) * sqrt(2 + t)) for t = x - 1."""
         t = self - 1.0
         large = t > 1e15 if self.dtype is dtypes.float64 else t > 1e7
         s = large.where(t.const_like(1), t)
-        out = large.where(
-            large.where(self, self.const_like(1)).log() + math.log(2), (s + (s * 2.0 + s * s).sqrt()).log1p()
-        )
+        far = large.where(self, self.const_like(1)).log() + math.log(2)
+        out = large.where(far, (s + s.sqrt() * (s + 2.0).sqrt()).log1p())
         return (t < 0).where(self.const_like(math.nan), out)
 
     @_in_wide_float
     def atanh(self) -> Self:
-        """The inverse of `tanh`; infinite at 1, NaN beyond: log1p(2x / (1 - x)) / 2."""
-        r = self._magnitude()
-        return ((r * 2.0 / (1.0 - r)).log1p() * 0.5).copysign(self)
+        """The inverse of `tanh`; infinite at 1, NaN beyond: (log1p(x) - log1p(-x)) / 2."""
+        return (self.log1p() - self.neg().log1p()) * 0.5
 
     @_in_wide_float
     def erf(self) -> Self:
@@ -197,17 +222,19 @@ class MathMixin(ReduceMixin):
 
         Within 4 ulp of float32, 1e-15 of float64.
         """
-        small, large = (
-            (fits.ERF_SMALL_64, fits.ERFCX_64) if self.dtype is dtypes.float64 else (fits.ERF_SMALL_32, fits.ERFCX_32)
-        )
-        r = self.abs()
-        inner = r < 1.0
+        inner, near, tail = self._magnitude()._erf_parts()
+        return inner.where(near, 1.0 - tail).copysign(self)
+
+    def _erf_parts(self) -> tuple[Self, Self, Self]:
+        """(whether r < 1, erf(r) where it is, erfc(r) elsewhere) for r that are not negative."""
+        double = self.dtype is dtypes.float64
+        small, large = (fits.ERF_SMALL_64, fits.ERFCX_64) if double else (fits.ERF_SMALL_32, fits.ERFCX_32)
+        inner = self < 1.0
         x = inner.where(self, self.const_like(0))
         near = _horner(x * x, small) * x
-        y = inner.where(r.const_like(1), r.minimum(6.0 if self.dtype is dtypes.float64 else 4.0))
+        y = inner.where(self.const_like(1), self.minimum(fits.ERFC_END_64 if double else fits.ERFC_END_32))
         t = (y - fits.ERFCX_CENTRE) / (y + fits.ERFCX_CENTRE)
-        far = (1.0 - (y * y).neg().exp() * _horner(t, large)).copysign(self)
-        return self.isnan().where(self, inner.where(near, far))
+        return inner, near, (y * y).neg().exp() * _horner(t, large)
 
     def _magnitude(self) -> Self:
         """|x| whose derivative at 0 is the one `copysign` undoes, for odd functions computed from the magnitude."""
@@ -238,7 +265,19 @@ class MathMixin(ReduceMixin):
     @_in_wide_float
     def silu(self) -> Self:
         """x * sigmoid(x) (Elfwing et al. 2017)."""
-        return self * self.sigmoid()
+        return self._gated(1.0)
+
+    def _gated(self, scale: float) -> Self:
+        """x * sigmoid(scale * x)."""
+        q = self._distance()
+        t = (q * -scale).exp()
+        return self.relu() - q * (t / (t + 1.0))
+
+    def _distance(self) -> Self:
+        """|x|, with the derivative -1 at 0, held where exp(-|x| / 2) has long been 0: what x times a gate falls short
+        of relu(x) is a product with it that neither overflows nor is infinity times 0."""
+        r = (self > 0).where(self, self.neg())
+        return r.minimum(2048.0 if self.dtype is dtypes.float64 else 256.0)
 
     def swish(self) -> Self:
         """The same as `silu`."""
@@ -247,17 +286,19 @@ class MathMixin(ReduceMixin):
     @_in_wide_float
     def gelu(self, approximate: str = "none") -> Self:
         """x times the normal distribution function (Hendrycks and Gimpel 2016); "tanh" uses their approximation."""
-        if approximate == "tanh":
-            inner = (self + self * self * self * 0.044715) * math.sqrt(2 / math.pi)
-            return self * (inner.tanh() + 1.0) * 0.5
-        if approximate != "none":
+        if approximate not in ("none", "tanh"):
             raise ValueError(f"gelu: approximate is 'none' or 'tanh', not {approximate!r}")
-        return self * ((self * math.sqrt(0.5)).erf() + 1.0) * 0.5
+        q = self._distance()
+        if approximate == "tanh":
+            t = ((q + q * q * q * 0.044715) * (-2 * math.sqrt(2 / math.pi))).exp()  # (1 - tanh(u)) / 2 from exp(-2 u)
+            return self.relu() - q * (t / (t + 1.0))
+        inner, near, tail = (q * math.sqrt(0.5))._erf_parts()
+        return self.relu() - q * (inner.where(1.0 - near, tail) * 0.5)
 
     @_in_wide_float
     def quick_gelu(self) -> Self:
         """x * sigmoid(1.702 x)."""
-        return self * (self * 1.702).sigmoid()
+        return self._gated(1.702)
 
     @_in_wide_float
     def softplus(self, beta: Any = 1.0) -> Self:
@@ -268,8 +309,13 @@ class MathMixin(ReduceMixin):
 
     @_in_wide_float
     def mish(self) -> Self:
-        """x * tanh(softplus(x)) (Misra 2019)."""
-        return self * self.softplus().tanh()
+        """x * tanh(softplus(x)) (Misra 2019), whose gate is a quotient of polynomials in exp(-|x|)."""
+        q = self._distance()
+        t = q.neg().exp()
+        square, positive = t * t, self > 0
+        missing = positive.where(square * 2.0, square + t * 2.0)
+        whole = positive.where(square * 2.0 + t * 2.0 + 1.0, square + t * 2.0 + 2.0)
+        return self.relu() - q * (missing / whole)
 
     @_in_wide_float
     def elu(self, alpha: Any = 1.0) -> Self:
@@ -294,17 +340,21 @@ class MathMixin(ReduceMixin):
         """alpha * x + beta, kept within 0 and 1."""
         return (self * alpha + beta).clamp(0.0, 1.0)
 
+    @_in_wide_float
     def hardswish(self) -> Self:
         """x * relu6(x + 3) / 6 (Howard et al. 2019)."""
-        return self * (self + 3.0).relu6() * (1 / 6)
+        return self.maximum(-3.0) * ((self + 3.0).relu6() * (1 / 6))
 
     def hardtanh(self, min_val: Any = -1.0, max_val: Any = 1.0) -> Self:
         """x kept within `min_val` and `max_val`."""
         return self.clamp(min_val, max_val)
 
+    @_in_wide_float
     def softsign(self) -> Self:
-        """x / (1 + |x|)."""
-        return self / (self.abs() + 1.0)
+        """x / (1 + |x|); from 1 on as 1 - 1 / (1 + |x|), whose derivative does not cancel."""
+        r = self._magnitude()
+        inner, q = r < 1.0, (r + 1.0).reciprocal()
+        return inner.where(inner.where(r, r.const_like(0)) * q, 1.0 - q).copysign(self)
 
 
 def _horner(x: Any, coefficients: list[float]) -> Any:
