@@ -106,28 +106,33 @@ def _copy_loops(load: UOp, loops: list[UOp], start: int) -> tuple[dict[UOp, UOp]
 
 @dataclass(frozen=True)
 class Block(Step):
-    """The reduction loop `id` goes around the nest: sums of the rest are added up in a panel of the worker's own.
+    """The reduction loop `id` goes around the loops of its nest: sums of the rest are added up in a panel of the
+    worker's own.
 
-    What the other loops of the reduction touch in one turn can then be staged. Needed: one nest with one reduction,
-    and output loops of constant length (but for the launch index).
+    What the other loops of the reduction touch in one turn can then be staged. Output loops in `keep` stay around it.
+    Needed: one reduction over the loop, and other output loops of constant length (but for the launch index).
     """
 
     id: Id
+    keep: tuple[Id, ...] = ()
 
     def apply(self, sink: UOp) -> UOp:
         loop = self.loop(sink, self.id)
-        reductions = [u for u in sink.toposort() if u.op is Ops.REDUCE]
-        self.need(len(sink.src) == 1 and sink.src[0].op is Ops.END, "the kernel has several nests")
-        self.need(len(reductions) == 1, f"the kernel has {len(reductions)} reductions, not one")
+        reductions = [u for u in sink.toposort() if u.op is Ops.REDUCE and loop in u.src[1:]]
+        self.need(len(reductions) == 1, f"{len(reductions)} reductions are over the loop {self.id}, not one")
         old = reductions[0]
-        self.need(loop in old.src[1:], f"loop {self.id} is no loop of the reduction")
+        self.need(isinstance(old.arg[0], Ops), f"the reduction carries several values ({old.arg[0]})")
+        nests = [s for s in sink.src if old in s.toposort()]
+        self.need(len(nests) == 1 and nests[0].op is Ops.END, "the reduction lies in no nest, or in several")
         rest = [s for s in old.src[1:] if s is not loop]
         self.need(any(s.op is Ops.RANGE for s in rest), "the reduction has no other loop")
+        kept = [self.loop(sink, i) for i in self.keep]
         outs = sorted(
-            [r for r in old.ranges if r.arg.kind is not AxisType.GLOBAL], key=lambda r: (r.arg.kind, r.arg.id)
+            [r for r in old.ranges if r.arg.kind is not AxisType.GLOBAL and r not in kept],
+            key=lambda r: (r.arg.kind, r.arg.id),
         )
         self.need(all(r.src[0].op is Ops.CONST for r in outs), "the panel needs output loops of constant length")
-        self.need(all(r in sink.src[0].src[1:] for r in outs), "the reduction lies in a loop that is not of the nest")
+        self.need(all(r in nests[0].src[1:] for r in (*outs, *kept)), "a loop around the reduction is not of the nest")
         op, start = old.arg[0], fresh_id(sink)
         place, size = place_of(outs)
         panel = UOp.buffer(_free_slot(sink), old.dtype, size, AddrSpace.LOCAL)
@@ -135,7 +140,8 @@ class Block(Step):
         start += len(outs)
         second = {r: UOp.range(r.src[0], (start + i,), r.arg.kind) for i, r in enumerate(outs)}
         zero = UOp.const(old.dtype, identity(op, old.dtype))
-        clear = panel.index(substitute_live(place, first)).store(zero).end(*first.values())
+        fresh = panel.after(*kept) if kept else panel  # cleared at every turn of the loops around
+        clear = fresh.index(substitute_live(place, first)).store(zero).end(*first.values())
         around = UOp.range(loop.src[0], loop.arg.id, AxisType.LOOP)
         operands = [s for s in (old.src[0], *rest) if s.op is not Ops.RANGE]
         inner = UOp(Ops.REDUCE, (*operands, *[s for s in rest if s.op is Ops.RANGE]), old.arg)

@@ -9,7 +9,8 @@ from typing import Any
 from aril.dtype import DType, dtypes
 from aril.ops import OpGroup, Ops
 from aril.uop import UOp
-from aril.uop.shape import expand, pad, reduce, reshape
+from aril.uop.node import Shape
+from aril.uop.shape import expand, permute, reduce, reshape, shrink
 
 _MARKS = frozenset({Ops.DETACH, Ops.CONTIGUOUS_BACKWARD, Ops.NOOP})
 
@@ -18,6 +19,16 @@ _MARKS = frozenset({Ops.DETACH, Ops.CONTIGUOUS_BACKWARD, Ops.NOOP})
 FEW_RESULTS = 64
 LONG_REDUCTION = 1 << 15
 PARTS = 64
+ROUND = 16  # lengths of parts are multiples of this where they can be
+
+# The sum over the rows of a matrix of at least LARGE_MATRIX bytes is done in parts of about PART_BYTES, where there are
+# not FEW_MATRICES of them for threads to share, nor MANY_COLUMNS.
+LARGE_MATRIX = 4 << 20
+PART_BYTES = 512 << 10
+PART_ROWS = 32
+FEW_MATRICES = 16
+MANY_COLUMNS = 1 << 15
+WALK = 64  # nodes that are looked at to see how an operand lies in memory
 
 
 def is_view(u: UOp) -> bool:
@@ -112,7 +123,8 @@ def empty_reductions(sink: UOp) -> UOp:
 
 
 def split_long_reductions(sink: UOp) -> UOp:
-    """Few results over many elements are reduced in two steps, the first in `PARTS` independent parts.
+    """Few results over many elements are reduced in two steps, the first in independent parts; so are the columns of
+    a matrix larger than the caches, whose rows are then gone over in the order of memory.
 
     Before: ``REDUCE(x (4096, 4096), ADD, (0, 1))``. After: ``REDUCE(CONTIGUOUS(REDUCE(x (64, 64, 4096), ADD, (1,
     2))), ADD, (0,))``.
@@ -127,25 +139,81 @@ def split_long_reductions(sink: UOp) -> UOp:
 
 
 def _split_reduction(u: UOp) -> UOp:
+    x, axes = u.src[0], u.arg[1]
+    shape = [d for d in x.shape if isinstance(d, int)]
+    if len(shape) < len(x.shape) or 0 in shape:
+        return u
+    results = math.prod([d for i, d in enumerate(shape) if i not in axes])
+    length = math.prod([shape[a] for a in axes])
+    if results < FEW_RESULTS:
+        axis = max(axes, key=lambda a: (shape[a] >= PARTS, -a))
+        return _in_parts(u, axis, PARTS, False) if length >= LONG_REDUCTION else u
+    size = results * length * x.dtype.itemsize
+    if len(axes) > 1 or size < LARGE_MATRIX or length < 4 * PART_ROWS:
+        return u
+    columns = _inner_axis(x)
+    if columns is None or columns in axes or shape[columns] > MANY_COLUMNS:
+        return u
+    if results >= FEW_MATRICES * shape[columns]:
+        return u
+    return _in_parts(u, axes[0], min(PARTS, size // PART_BYTES, length // PART_ROWS), True)
+
+
+def _in_parts(u: UOp, axis: int, parts: int, columns: bool) -> UOp:
+    """`u` in about `parts` parts of equal length along `axis`; what is left over is a short part of its own."""
     x, (op, axes) = u.src[0], u.arg
-    shape = x.shape
-    if not all(isinstance(d, int) for d in shape):
+    n = x.shape[axis]
+    if not isinstance(n, int) or n < 2 or parts < 2:
         return u
-    results = math.prod([d for i, d in enumerate(shape) if i not in axes and isinstance(d, int)])
-    length = math.prod([int(shape[a]) for a in axes])
-    if results >= FEW_RESULTS or length < LONG_REDUCTION or results == 0:
-        return u
-    axis = max(axes, key=lambda a: (shape[a] >= PARTS, -a))
-    n = int(shape[axis])
-    if n < 2:
-        return u
-    parts = min(PARTS, n)
-    inner = -(-n // parts)
-    parts = -(-n // inner)
-    if parts * inner != n:
-        amount = tuple((0, parts * inner - n) if i == axis else (0, 0) for i in range(len(shape)))
-        x = pad(x, amount, IDENTITY[op](x.dtype))
-    split = reshape(x, (*shape[:axis], parts, inner, *shape[axis + 1 :]))
-    inner_axes = tuple(a + (a >= axis) if a != axis else axis + 1 for a in axes)
-    partial = UOp(Ops.CONTIGUOUS, (reduce(split, op, inner_axes),))
-    return reshape(reduce(partial, op, (axis,)), u.shape)
+    inner = -(-n // parts) if n % parts == 0 or parts * 4 > n else n // parts // ROUND * ROUND or n // parts
+    parts, rest = divmod(n, inner)
+
+    def cut(start: int, length: int) -> UOp:
+        return shrink(x, tuple([(start, length) if i == axis else (0, d) for i, d in enumerate(x.shape)]))
+
+    split = reshape(cut(0, n - rest), (*x.shape[:axis], parts, inner, *x.shape[axis + 1 :]))
+    partial = reduce(split, op, tuple([a + (a >= axis) for a in axes]))
+    order = [axis, *[a for a in range(len(partial.shape)) if a != axis]] if columns else list(range(len(partial.shape)))
+    partial = UOp(Ops.CONTIGUOUS, (permute(partial, tuple(order)),))  # a part's columns in a row, as they are summed
+    total = reshape(reduce(partial, op, (order.index(axis),)), u.shape)
+    return UOp(op, (total, reduce(cut(n - rest, rest), op, axes))) if rest else total
+
+
+def _inner_axis(x: UOp) -> int | None:
+    """The axis of `x` along which the largest storage it reads lies in a row; None where that is unclear."""
+    best: tuple[int, int | None] = (0, None)
+    stack: list[tuple[UOp, tuple[int | None, ...]]] = [(x, tuple(range(len(x.shape))))]
+    seen: set[UOp] = set()
+    while stack:
+        u, axes = stack.pop()
+        if u in seen:
+            continue
+        seen.add(u)
+        if len(seen) > WALK or not all(isinstance(d, int) for d in u.shape):
+            return None
+        shape = [int(d) for d in u.shape if isinstance(d, int)]
+        if u.op in OpGroup.ELEMENTWISE:
+            stack.extend([(s, axes) for s in u.src if s.shape == u.shape])
+        elif u.op in OpGroup.MOVEMENT:
+            stack.append((u.src[0], _axes_below(u, axes)))
+        elif u.op is not Ops.CONST and math.prod(shape) > best[0]:
+            wide = [a for a, d in zip(axes, shape, strict=True) if d > 1]
+            best = (math.prod(shape), wide[-1] if wide else None)
+    return best[1]
+
+
+def _axes_below(u: UOp, axes: tuple[int | None, ...]) -> tuple[int | None, ...]:
+    """Which of `axes` (one for each axis of movement node `u`) each axis of its source is; None where it is none."""
+    source, shape = u.src[0].shape, u.shape
+    if u.op is Ops.PERMUTE:
+        return tuple([axes[u.arg.index(i)] for i in range(len(source))])
+    if u.op is Ops.EXPAND:
+        return tuple([a if d == s else None for a, d, s in zip(axes, shape, source, strict=True)])
+    if u.op is not Ops.RESHAPE:
+        return axes
+    steps = {_step(shape, i): a for i, a in enumerate(axes) if shape[i] != 1}
+    return tuple([steps.get(_step(source, i)) if d != 1 else None for i, d in enumerate(source)])
+
+
+def _step(shape: Shape, axis: int) -> int:
+    return math.prod([int(d) for d in shape[axis + 1 :] if isinstance(d, int)])

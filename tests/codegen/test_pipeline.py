@@ -66,6 +66,7 @@ LARGE = {
     "elementwise": lambda: b.elementwise(300, 1001),
     "softmax": lambda: b.softmax(300, 1000),
     "column sum": lambda: b.column_sum(300, 2003),
+    "column sum, wide": lambda: b.column_sum(37, 20_011),
     "bias": lambda: b.bias(512, 1000),
     "transpose": lambda: b.transpose(600, 500),
     "symbolic": lambda: b.symbolic_scale(2_000_000, 1_234_567),

@@ -1,0 +1,79 @@
+"""Long reductions in parts: the results are NumPy's, whatever is left over, and large columns take two kernels."""
+
+import numpy as np
+import pytest
+
+from aril import Tensor
+from aril.device import GlobalCounters
+from aril.schedule import _CACHE, prepare
+
+RNG = np.random.default_rng(11)
+
+
+@pytest.fixture(autouse=True)
+def _small_is_large(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(prepare, "LARGE_MATRIX", 1 << 16)
+    monkeypatch.setattr(prepare, "PART_BYTES", 1 << 14)
+    _CACHE.clear()
+    yield
+    _CACHE.clear()
+
+
+def kernels(t: Tensor) -> int:
+    before = GlobalCounters.kernels
+    t.realize()
+    return GlobalCounters.kernels - before
+
+
+@pytest.mark.parametrize("shape", [(512, 64), (521, 67), (1000, 129), (4099, 64), (257, 300), (3, 700, 65)])
+@pytest.mark.parametrize("what", ["sum", "max", "prod", "mean"])
+def test_columns_of_a_large_matrix_are_reduced_in_parts(shape: tuple[int, ...], what: str) -> None:
+    x = RNG.uniform(0.9, 1.1, shape).astype(np.float32)
+    t = Tensor(x).realize()
+    got = getattr(t, what)(-2)
+    want = getattr(np, what)(x.astype(np.float64), -2)
+    assert kernels(got) == 2
+    np.testing.assert_allclose(got.numpy(), want, rtol=shape[-2] * 2.0**-24)  # the bound of a chain of roundings
+
+
+def test_a_vector_times_a_matrix_is_read_in_the_order_of_memory() -> None:
+    a, x = RNG.standard_normal((1031, 259)).astype(np.float32), RNG.standard_normal(1031).astype(np.float32)
+    got = Tensor(x).realize() @ Tensor(a).realize()
+    assert kernels(got) == 2
+    np.testing.assert_allclose(got.numpy(), x.astype(np.float64) @ a, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("rows", [1031, 1024])
+def test_rows_are_not_cut(rows: int) -> None:
+    """A transposed matrix's columns lie in a row: one kernel."""
+    a = RNG.standard_normal((rows, 259)).astype(np.float32)
+    t = Tensor(a).realize()
+    assert kernels(t.T.sum(0)) == 1
+    assert kernels(t.sum(1)) == 1
+    np.testing.assert_allclose(t.T.sum(0).numpy(), a.astype(np.float64).sum(1), rtol=1e-5, atol=1e-4)
+
+
+def test_many_matrices_are_not_cut() -> None:
+    x = RNG.standard_normal((64, 128, 65)).astype(np.float32)
+    t = Tensor(x).realize()
+    got = t.sum(1)
+    assert kernels(got) == 1
+    np.testing.assert_allclose(got.numpy(), x.astype(np.float64).sum(1), rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("n", [1 << 15, 65_537, 100_003])
+@pytest.mark.parametrize("dtype", ["float32", "int32"])
+def test_a_long_vector_is_reduced_in_parts(n: int, dtype: str) -> None:
+    x = RNG.integers(-9, 9, n).astype(dtype)
+    t = Tensor(x).realize()
+    assert t.sum().item() == x.sum(dtype=np.int64)
+    assert t.max().item() == x.max()
+    got = (t * 2 + 1).sum()
+    assert kernels(got) == 2
+    assert got.item() == (x.astype(np.int64) * 2 + 1).sum()
+
+
+def test_rows_with_a_nan_stay_nan() -> None:
+    x = np.zeros((600, 70), np.float32)
+    x[599, 3] = x[0, 5] = np.nan
+    assert np.array_equal(np.isnan(Tensor(x).realize().max(0).numpy()), np.isnan(x.max(0)))
