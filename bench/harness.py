@@ -9,9 +9,11 @@ import contextlib
 import gc
 import signal
 import statistics
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,7 +25,8 @@ from bench.row import Array, Row
 ROUNDS, QUICK_ROUNDS, FEWEST = 15, 5, 3
 BLOCK_S = 2e-3  # shorter calls are timed in blocks of at least this
 WARM_S = 50e-3  # up to here each turn begins with a call that is not timed
-PAUSE_S = 2e-3  # between turns: another library's threads spin a while before they sleep
+PAUSE_S = 2e-3  # between turns, and again while threads of another library spin for work:
+SPIN_LIMIT_S = 0.3  # OpenBLAS's do so for a tenth of a second, and take a processor from the next contender
 
 
 class TooLong(RuntimeError):
@@ -163,7 +166,7 @@ def _take_turns(ready: list[tuple[Peer, Step]], row: Row, found: Measured, round
                 if index >= wanted[peer.name]:
                     continue
                 with peer.context(row):
-                    time.sleep(PAUSE_S)
+                    _pause()
                     if first[peer.name] < WARM_S:
                         step()
                     taken[peer.name].append(_timed(step, blocks[peer.name]))
@@ -171,6 +174,24 @@ def _take_turns(ready: list[tuple[Peer, Step]], row: Row, found: Measured, round
         gc.enable()
     for name, times in taken.items():
         found.times[name] = timing(times)
+
+
+def _pause() -> None:
+    """Sleep until no other thread of this process runs (where the system tells), or SPIN_LIMIT_S."""
+    end = time.perf_counter() + SPIN_LIMIT_S
+    time.sleep(PAUSE_S)
+    while _others_run() and time.perf_counter() < end:
+        time.sleep(PAUSE_S)
+
+
+def _others_run() -> bool:
+    own = str(threading.get_native_id())
+    for task in Path("/proc/self/task").glob("*"):
+        with contextlib.suppress(OSError):  # a thread may end while we look
+            # proc(5): the state follows the name, which is in parentheses
+            if task.name != own and (task / "stat").read_text().rpartition(")")[2].split()[0] == "R":
+                return True
+    return False
 
 
 def timing(times: list[float]) -> Timing:

@@ -3,6 +3,9 @@
 import importlib.util
 import json
 import math
+import threading
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -246,3 +249,18 @@ def test_a_contender_that_takes_too_long_is_given_up(aril):
     numpy.start(2)
     found = harness.measure(row, [aril, numpy], LIMITS, 3, 1.0, ready_s=5.0)
     assert found.failures == {"numpy": "TooLong: not ready within 5 s"} and found.ok
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="the system does not tell what threads do")
+def test_a_turn_waits_for_threads_that_spin():
+    end = time.perf_counter() + 0.06
+
+    def spin():
+        while time.perf_counter() < end:
+            pass
+
+    thread = threading.Thread(target=spin)
+    thread.start()
+    harness._pause()
+    assert time.perf_counter() >= end
+    thread.join()
