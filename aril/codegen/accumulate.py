@@ -88,7 +88,7 @@ def _build(
 
 def _build_group(members: list[UOp], slots: dict[UOp, int], done: dict[UOp, UOp]) -> None:
     loops = tuple([done[r] for r in _loops(members[0])])
-    updates: list[UOp] = []
+    updates: list[tuple[UOp, ...]] = []
     accumulators: list[list[UOp]] = []
     outer = sorted(frozenset().union(*[m.ranges for m in members]), key=lambda r: (r.arg.kind, r.arg.id))
     for m in members:
@@ -111,11 +111,30 @@ def _build_group(members: list[UOp], slots: dict[UOp, int], done: dict[UOp, UOp]
         else:
             for x in operands:
                 totals = (combine(op, totals[0], x),)
-        updates.extend([place.store(total) for place, total in zip(inside, totals, strict=True)])
-    end = UOp.group(*updates).end(*loops)
+        updates.append(tuple([place.store(total) for place, total in zip(inside, totals, strict=True)]))
+    end = UOp.group(*[store for i in _order_of_use(members) for store in updates[i]]).end(*loops)
     for m, accs in zip(members, accumulators, strict=True):
         values = tuple([register(acc.after(end)).load() for acc in accs])
         done[m] = UOp(Ops.TUPLE, values) if isinstance(m.arg[0], str) else values[0]
+
+
+def _order_of_use(members: list[UOp]) -> list[int]:
+    """The members in an order in which few factors of their products are alive at a time.
+
+    A tile of 14 rows by 2 vectors goes row by row: the 2 vectors stay in registers, each row's number is used twice
+    and forgotten.
+    """
+    products = [m.src[0] for m in members]
+    if not all(p.op is Ops.MUL for p in products):
+        return list(range(len(members)))
+    first: list[dict[UOp, int]] = [{}, {}]
+    for p in products:
+        for side, x in zip(first, p.src, strict=True):
+            side.setdefault(x, len(side))
+    left, right = first
+    more = max((left, right), key=lambda side: (len(side), sum(lanes_of(x) == 1 or x.op is Ops.STACK for x in side)))
+    which = 0 if more is left else 1
+    return sorted(range(len(members)), key=lambda i: more[products[i].src[which]])
 
 
 def register(acc: UOp) -> UOp:

@@ -26,6 +26,7 @@ _LEAST_WORK = 2048  # multiply-adds below which a tile does not pay for its code
 
 def plan_contraction(plan: Plan, nest: Nest) -> bool:
     """Take the steps of a good register tile; False, with nothing done, where the nest is no contraction worth one."""
+    nest = _deepest_last(plan, nest)
     body = _body(nest)
     if body is None:
         return False
@@ -40,6 +41,7 @@ def plan_contraction(plan: Plan, nest: Nest) -> bool:
 
 def plan_tile(plan: Plan, nest: Nest, rank: int) -> bool:
     """As `plan_contraction`, with the tile at place `rank` of the estimate's order (0: the best), for searches."""
+    nest = _deepest_last(plan, nest)
     body = _body(nest)
     if body is None:
         return False
@@ -79,10 +81,26 @@ def _body(nest: Nest) -> tuple[UOp, list[Access]] | None:
     return reduction, loads
 
 
+def _deepest_last(plan: Plan, nest: Nest) -> Nest:
+    """The nest with the loops of its reduction in order of how far they move in memory, the farthest outermost."""
+    body = _body(nest)
+    if body is None:
+        return nest
+    reduction, loads = body
+    ids = sorted([r.arg.id for r in reduce_loops_of(reduction)])
+    reach = {r.arg.id: max(abs(a.stride(r) or 0) * a.itemsize for a in loads) for r in reduce_loops_of(reduction)}
+    order = sorted(ids, key=lambda i: -reach[i])
+    if order == ids:
+        return nest
+    plan.do(Reorder(tuple(order)), "terms that lie together follow each other")
+    return plan.nest(0)
+
+
 def _is_window(a: Access, wide: list[UOp], own: frozenset[UOp]) -> bool:
-    """Whether elements of a load serve several outputs because an output loop moves as a loop of the reduction does."""
-    steps = {a.stride(r) for r in own if r in a.loops and length(r) > 1} - {None}
-    return any(length(r) > 1 and a.stride(r) in steps for r in wide)
+    """Whether elements of a load serve several outputs because an output loop moves as a loop of the reduction does
+    (or against it, as in gradients)."""
+    steps = {abs(a.stride(r) or 0) for r in own if r in a.loops and length(r) > 1} - {0}
+    return any(length(r) > 1 and abs(a.stride(r) or 0) in steps for r in wide)
 
 
 def _choose(plan: Plan, nest: Nest, reduction: UOp, loads: list[Access], width: int) -> Tile | None:

@@ -11,7 +11,7 @@ from aril.codegen.accumulate import separate
 from aril.codegen.heuristics import choose, optimise
 from aril.codegen.panels import Block, Stage
 from aril.codegen.plan import Plan
-from aril.codegen.steps import Chunk, Merge, Split, StepError, Unroll, Upcast, Vectorize
+from aril.codegen.steps import Chunk, Merge, Reorder, Split, StepError, Unroll, Upcast, Vectorize, loops_of
 from aril.ops import Ops
 from aril.uop.args import AxisType, KernelInfo
 from aril.uop.node import UOp
@@ -88,6 +88,17 @@ def test_the_gradient_of_weights_is_blocked_by_images() -> None:
     sink = kernel.sink.substitute({r: UOp.range(size, r.arg.id, r.arg.kind) for r in _loops(kernel.sink, 3)})
     plan = plan_of(b.Kernel(sink, [], [], list), "wide")
     assert [s for s in plan.steps if isinstance(s, Block)] and plan.stopped == ""
+
+
+def test_the_images_gradient_of_one_channel_has_a_tile_too() -> None:
+    """The window moves against the outputs, and terms of one plane of the gradient follow each other."""
+    plan = plan_of(b.conv_data(16, 1, 8, 20, 3))
+    assert accumulators(plan) >= 4
+    kernel = b.conv_data(16, 2, 8, 20, 3)
+    o, ky, kx = [r for r in loops_of(kernel.sink).values() if r.arg.kind is b.REDUCE]
+    renamed = {r: UOp.range(r.src[0], n, r.arg.kind) for r, n in ((ky, 4), (kx, 5), (o, 6))}
+    plan = plan_of(b.Kernel(kernel.sink.substitute(renamed), [], [], list))
+    assert plan.steps[0] == Reorder(((6,), (4,), (5,)))
 
 
 def _loops(sink: UOp, length: int) -> list[UOp]:

@@ -11,14 +11,16 @@ import time
 import numpy as np
 import pytest
 
+from aril.codegen import compile_kernel
 from aril.codegen.linearize import LinearizeError, linearize
+from aril.codegen.steps import Split, Upcast, Vectorize
 from aril.codegen.typing import assign_types, fuse_mulacc
 from aril.dtype import dtypes
 from aril.ops import Ops
 from aril.renderer.llvm import LLVMRenderer
 from aril.runtime.llvm import compile_ir_to_asm
 from aril.runtime.target import HostTarget
-from aril.uop.args import AddrSpace, AxisType
+from aril.uop.args import AddrSpace, AxisType, KernelInfo
 from aril.uop.node import UOp
 from tests.renderer.run_llvm import HOST, run
 
@@ -156,6 +158,25 @@ def test_the_inner_loop_of_a_tile_is_loads_and_multiply_adds(
     assert len(re.findall(r"\bvbroadcastss\b", body)) == rows
     assert "rsp" not in body and "rbp" not in body, "spilled to the stack"
     assert body.count("\n") <= rows * cols // width + rows + cols // width + 4
+
+
+@pytest.mark.parametrize(("target", "rows"), [(AVX2, 4), (AVX2, 5), (AVX512, 14)])
+def test_rows_that_follow_their_vectors_do_not_spill(target: HostTarget, rows: int) -> None:
+    """A tile of 2 vectors by `rows` of `x[k, j] * y[k, i]`, the loop of the lanes outside that of the rows."""
+    width = target.vector_bytes // 4
+    renderer = LLVMRenderer(vector_bytes=target.vector_bytes, vector_registers=target.vector_registers)
+    n, m, depth = 4 * width, 5 * rows, 50
+    j, i, k = UOp.range(n, 0), UOp.range(m, 1), UOp.range(depth, 2, REDUCE)
+    out, x, y = (UOp.param(s, F32, size) for s, size in enumerate((m * n, depth * n, depth * m)))
+    times = lambda r, by: UOp(Ops.MUL, (r, num(by)))  # noqa: E731
+    factors = x.index(add(times(k, n), j)).load(), y.index(add(times(k, m), i)).load()
+    total = UOp(Ops.REDUCE, (UOp(Ops.MUL, factors), k), (Ops.ADD, ()))
+    lanes = (Split((0,), 2 * width), Split((0, 1), width), Upcast((0, 1, 0)), Vectorize((0, 1, 1)))
+    steps = (*lanes, Split((1,), rows), Upcast((1, 1)))
+    sink = UOp.sink(out.index(add(times(i, n), j)).store(total).end(j, i), arg=KernelInfo("k", opts_to_apply=steps))
+    body = innermost(compile_ir_to_asm(compile_kernel(sink, renderer).source, target))
+    assert len(re.findall(r"\bvfmadd\w*ps\b", body)) == 2 * rows
+    assert "rsp" not in body and "rbp" not in body, "spilled to the stack"
 
 
 def innermost(asm: str) -> str:
