@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 
-from aril.dtype import accumulator
+from aril.dtype import DType, accumulator, dtypes
 from aril.ops import OpGroup, Ops
 from aril.uop.call import result_number, written_views
 from aril.uop.function import bind, stand_in
 from aril.uop.node import Shape, UOp, sint
-from aril.uop.shape import expand, flip, movement_arg, pad, permute, reduce, reshape, shear, shrink, simple_add
+from aril.uop.shape import expand, flip, movement_arg, pad, permute, reduce, reshape, scatter, shear, shrink, simple_add
 
 Grads = tuple[UOp | None, ...]
 Rule = Callable[[UOp, UOp], Grads]  # (node, gradient of the node) -> the gradient of each of its `inputs`
@@ -78,6 +78,8 @@ def inputs(u: UOp) -> tuple[UOp, ...]:
         return u.src[1:]
     if u.op in OpGroup.MOVEMENT or u.op in (Ops.REDUCE, Ops.COPY, Ops.INDEX):
         return u.src[:1]
+    if u.op is Ops.SCATTER:
+        return u.src[:2]
     if u.op is Ops.FUNCTION:
         return u.src[1:]
     return u.src
@@ -247,19 +249,65 @@ def _stack(u: UOp, g: UOp) -> Grads:
     return tuple([reshape(shrink(g, ((i, 1), *rest)), s.shape) for i, s in enumerate(u.src)])
 
 
+# --- positions ---
+
+
 @_rule(Ops.INDEX)
 def _index(u: UOp, g: UOp) -> Grads:
-    # every element asks each position whether it was read there: n*m comparisons, and no two writes that could meet
     if len(u.src) != 2:
         raise NotImplementedError("gradient: an INDEX of several positions has no rule; take one axis at a time")
-    x, index = u.src
-    n, m, rest = x.shape[0], math.prod(index.shape), x.shape[1:]
-    ones = (1,) * len(rest)
-    asked = expand(reshape(index, (1, m, *ones)), (n, m, *ones))
-    own = expand(reshape(x._iota(n).cast(index.dtype), (n, 1, *ones)), (n, m, *ones))
-    read = expand(own.eq(asked), (n, m, *rest))
-    seen = expand(reshape(g, (1, m, *rest)), (n, m, *rest))
-    return (reshape(_sum(read.where(seen, 0.0), (1,)), x.shape),)
+    x, positions = u.src
+    wide = accumulator(x.dtype)
+    return (scatter(_full(x, 0.0, wide), g.cast(wide), positions, Ops.ADD).cast(x.dtype),)
+
+
+@_rule(Ops.SCATTER)
+def _scatter(u: UOp, g: UOp) -> Grads:
+    (x, values, positions), op = u.src, u.arg
+    if op is Ops.ADD:
+        return g, _rows(g, positions)
+    if op is Ops.STORE:  # the last value of a place has its gradient, what it hides has none
+        m = math.prod(positions.shape)
+        flat, none = reshape(positions, (m,)), expand(reshape(UOp.const(dtypes.int32, -1), (1,)), u.shape[:1])
+        order = UOp.iota(m).cast(dtypes.int32)
+        last = scatter(none, order, flat, Ops.STORE)
+        mine = reshape(_rows(last, flat).eq(order), positions.shape)
+        to_values = _like_rows(mine, values).where(_rows(g, positions), 0.0)
+        return _like_rows(last < 0, x).where(g, 0.0), to_values
+    if op is Ops.MAX:  # shared evenly among the greatest, as by a maximum over axes
+        again = UOp(Ops.SCATTER, u.src, op, tag="again")
+        own, theirs = x.eq(again), values.eq(_rows(again, positions))
+        count = scatter(own.cast(x.dtype), theirs.cast(x.dtype), positions, Ops.ADD)
+        share = g / count.eq(0.0).where(1.0, count)
+        return own.where(share, 0.0), theirs.where(_rows(share, positions), 0.0)
+    # the product of the others, as by a product over axes
+    zero, zeros = values.eq(0.0), x.eq(0.0)
+    others = scatter(zeros.where(1.0, x), zero.where(1.0, values), positions, Ops.MUL)
+    count = scatter(zeros.cast(x.dtype), zero.cast(x.dtype), positions, Ops.ADD)
+    whole, single = count.eq(0.0).where(g * others, 0.0), count.eq(1.0).where(g * others, 0.0)
+    return (
+        zeros.where(single, whole / zeros.where(1.0, x)),
+        zero.where(_rows(single, positions), _rows(whole, positions) / zero.where(1.0, values)),
+    )
+
+
+def _full(like: UOp, value: float, dtype: DType) -> UOp:
+    return expand(reshape(UOp.const(dtype, value), (1,) * len(like.shape)), like.shape)
+
+
+def _rows(x: UOp, positions: UOp) -> UOp:
+    """The rows of x at `positions`; zeros where there is none."""
+    small = positions.dtype.itemsize < 4 or positions.dtype is dtypes.int32
+    at = positions.cast(dtypes.int32 if small else dtypes.int64)
+    inside = (at >= 0) & (at < x.shape[0])
+    rows = UOp(Ops.INDEX, (x, inside.where(at, 0)))
+    return _like_rows(inside, rows).where(rows, rows.const_like(0))
+
+
+def _like_rows(flags: UOp, rows: UOp) -> UOp:
+    """One flag a row, as one an element."""
+    wide = reshape(flags, (*flags.shape, *(1,) * (len(rows.shape) - len(flags.shape))))
+    return expand(wide, rows.shape)
 
 
 # --- places ---

@@ -85,6 +85,7 @@ class Ops(IntEnum):
     FLIP = auto()
     SHEAR = auto()
     REDUCE = auto()
+    SCATTER = auto()
     ALLREDUCE = auto()
     STAGE = auto()
     COPY = auto()

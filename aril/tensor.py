@@ -195,6 +195,10 @@ class Tensor(TensorIndexing, InteropMixin, RandomMixin, LinalgMixin, HashMixin, 
     def _take(self, index: Tensor) -> Tensor:
         return Tensor._new(self.uop._take(index.uop), _common_device("indexing", (self, index)))
 
+    def _scatter(self, values: Tensor, positions: Tensor, op: Ops) -> Tensor:
+        device = _common_device("scatter", (self, values, positions))
+        return Tensor._new(self.uop._scatter(values.uop, positions.uop, op), device)
+
     def _const(self, dtype: DType, value: Any) -> Tensor:
         return Tensor._new(UOp.const(dtype, value), self._device)
 

@@ -16,7 +16,7 @@ from aril.ops import OpGroup, Ops
 from aril.tensor import Tensor
 from aril.uop.function import inline, stand_in
 from aril.uop.node import UOp
-from aril.uop.shape import expand, flip, movement_arg, pad, permute, reduce, reshape, shear, shrink
+from aril.uop.shape import expand, flip, movement_arg, pad, permute, reduce, reshape, scatter, shear, shrink
 
 __all__ = ["hessian", "jacobian", "jvp", "vjp", "vmap"]
 
@@ -207,6 +207,8 @@ def _batch_node(u: UOp, done: dict[UOp, UOp], size: int) -> UOp:
         return permute(stacked, (1, 0, *range(2, len(stacked.shape))))
     if u.op is Ops.INDEX and len(src) == 2:
         return _batch_index(u, src, done, size)
+    if u.op is Ops.SCATTER:
+        return _batch_scatter(u, src, done, size)
     if u.op in OpGroup.ALU or u.op in (Ops.CAST, Ops.BITCAST):
         lifted = [_lifted(s, len(u.shape), old in done) for old, s in zip(u.src, src, strict=True)]
         shape = (size, *u.shape)
@@ -259,3 +261,14 @@ def _batch_index(u: UOp, src: list[UOp], done: dict[UOp, UOp], size: int) -> UOp
     start = reshape(UOp.iota(size).cast(kind) * n, (size, *(1,) * (len(index.shape) - 1)))
     start = expand(start, index.shape)
     return UOp(Ops.INDEX, (reshape(x, (size * n, *rest)), index.cast(kind) + start))
+
+
+def _batch_scatter(u: UOp, src: list[UOp], done: dict[UOp, UOp], size: int) -> UOp:
+    x, values, positions = [s if old in done else _all_share(s, size) for old, s in zip(u.src, src, strict=True)]
+    n, rest = x.shape[1], x.shape[2:]
+    # Rows of the examples one after the other. A position that is in no row of its example is in no row of any.
+    wide = positions.dtype.itemsize == 8 or positions.dtype is dtypes.uint32 or size * n > dtypes.int32.max
+    at = positions.cast(dtypes.int64 if wide else dtypes.int32)
+    start = expand(reshape(UOp.iota(size).cast(at.dtype) * n, (size, *(1,) * (len(at.shape) - 1))), at.shape)
+    at = ((at >= 0) & (at < n)).where(at + start, -1)
+    return reshape(scatter(reshape(x, (size * n, *rest)), values, at, u.arg), x.shape)

@@ -104,6 +104,15 @@ class _Evaluator:
                     if i.size and (i.min() < 0 or i.max() >= x.shape[0]):
                         raise IndexError(f"INDEX reads {i.min()} to {i.max()} of an axis of {x.shape[0]}")
                 return x[tuple(index)]
+            if op is Ops.SCATTER:
+                x, values, positions = src
+                out, index = np.array(x), np.asarray(positions)
+                combine = {Ops.ADD: np.add, Ops.MUL: np.multiply, Ops.MAX: np.maximum}.get(u.arg)
+                for at in np.ndindex(index.shape):
+                    if 0 <= index[at] < len(out):
+                        row = values[at]
+                        out[index[at]] = row if combine is None else combine(out[index[at]], row)
+                return out
             if op is Ops.AFTER:
                 return self.after(u, src[0])
             if op is Ops.GETTUPLE:

@@ -164,8 +164,12 @@ def fresh_id(sink: UOp) -> int:
 
 
 def renumber(loops: Iterable[UOp], start: int) -> dict[UOp, UOp]:
-    """Each loop with a new id, counted from `start`."""
-    return {r: r.replace(arg=RangeArg((start + i,), r.arg.kind)) for i, r in enumerate(loops)}
+    """Each loop with a new id, counted from `start`; one that ends at a value of another comes after it in `loops`."""
+    out: dict[UOp, UOp] = {}
+    for i, r in enumerate(loops):
+        end = substitute_live(r.src[0], out) if r.src[0].ranges else r.src[0]
+        out[r] = r.replace(src=(end, *r.src[1:]), arg=RangeArg((start + i,), r.arg.kind))
+    return out
 
 
 def separate(sink: UOp) -> UOp:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from aril.codegen.affine import linear, split_gate
 from aril.dtype import dtypes
 from aril.ops import OpGroup, Ops
-from aril.uop.args import Estimates
+from aril.uop.args import AxisType, Estimates
 from aril.uop.node import UOp, sint
 from aril.uop.symbolic import simplify
 
@@ -57,14 +57,23 @@ def _compares_indices(u: UOp) -> bool:
 def _times(count: int, loops: Iterable[UOp]) -> sint:
     out: sint = count
     symbols: list[UOp] = []
-    for r in loops:
+    loops = set(loops)
+    # a turn that only one chunk takes happens once, however many chunks ask whether it is theirs
+    once = {c for r in loops if r.src[0].ranges and r.src[0].vmax <= 1 for c in r.src[0].ranges if _is_chunk(c)}
+    for r in loops - once:
         if r.src[0].op is Ops.CONST:
             out *= int(r.src[0].arg)
+        elif any(n.op in (Ops.RANGE, Ops.LOAD) for n in r.src[0].toposort()):
+            out *= int(r.src[0].vmax)
         else:
             symbols.append(r.src[0])
     for end in sorted(symbols, key=lambda e: e.digest):
         out = end * out if isinstance(out, int) else UOp(Ops.MUL, (out, end))
     return out
+
+
+def _is_chunk(loop: UOp) -> bool:
+    return bool(loop.arg.kind is AxisType.GLOBAL)
 
 
 def _total(parts: list[sint]) -> sint:

@@ -33,6 +33,7 @@ from aril.codegen.steps import (
     index_roots,
     storages_of,
 )
+from aril.codegen.walk import is_walk, plan_walk
 from aril.config import DEBUG, NOOPT
 from aril.ops import OpGroup, Ops
 from aril.renderer.base import Renderer
@@ -74,6 +75,10 @@ def _choose_all(plan: Plan) -> None:
             plan_chain(plan, choose)
         return
     merge_loops(plan)
+    if is_walk(plan.sink):
+        if not plan.renderer.chunks_are_lanes:
+            plan_walk(plan)
+        return
     if plan.renderer.chunks_are_lanes:
         _spread(plan)
         return

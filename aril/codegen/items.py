@@ -63,6 +63,7 @@ class Items:
         self.seen: dict[UOp, _Seen] = {}
         self.shared: dict[UOp, int] = {}  # items of nodes without effect
         self.copies: dict[UOp, int] = {}
+        self.updated: set[int] = set()  # loads of what is stored again at the same address
         self.nests: list[int] = []  # the number of items before each further source of the SINK
 
         self._collect()
@@ -162,6 +163,7 @@ class Items:
                 self.items[item.condition].extra |= item.closes
         containers = self._containers()
         updates = self._updates()
+        self.updated = {load for load, _ in updates}
         groups = self._repeated(containers, {store for _, store in updates})
         for _ in range(8):
             self._masks()
@@ -302,7 +304,11 @@ class Items:
                     elif nest_of[store] == nest_of[load] and (
                         not registers or self.items[store].mask == self.items[load].mask
                     ):
-                        later.append((load, store))
+                        # what is added to in one loop and then in another (a rest) is not read ahead of both
+                        turns = (
+                            store < load and load in self.updated and self.items[store].mask != self.items[load].mask
+                        )
+                        later.append((store, load) if turns else (load, store))
             for first, second in zip(stores[memory], stores[memory][1:], strict=False):
                 if self.items[first].mask == self.items[second].mask:
                     later.append((first, second))

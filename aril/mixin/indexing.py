@@ -48,9 +48,16 @@ class IndexingMixin(ResizeMixin):
         """Integer positions, negative ones from the end, kept within 0..n-1."""
         if index.dtype.kind not in "iu":
             raise TypeError(f"{what}: positions are integers, not {index.dtype.name}")
-        if index.dtype.kind == "i":
+        signed = index.dtype.kind == "i"
+        index = index._signed()
+        if signed:
             index = (index < 0).where(index + n, index)
         return index.clamp(0, n - 1) if isinstance(n, int) else index
+
+    def _signed(self) -> Self:
+        """Integers in a type that holds -1 and any length of an axis."""
+        small = self.dtype.itemsize < 4 or self.dtype is dtypes.int32
+        return self if self.dtype.weak else self.cast(dtypes.int32 if small else dtypes.int64)
 
     def _take_checked(self, index: Self, what: str) -> Self:
         return self._take(self._position(index, self.shape[0], what))
@@ -69,15 +76,35 @@ class IndexingMixin(ResizeMixin):
             )
         if not self.shape:
             return self
+        rows = self._one_index_a_row(index, d)
+        if rows is not None:
+            return self.movedim(d, 0)._take(self._position(rows, self.shape[d], "gather")).movedim(0, d)
+        place = self._flat_place(self._position(index, self.shape[d], "gather"), d)
+        return self._reshape((dim_prod(self.shape),))._take(place)
+
+    def _flat_place(self, index: Self, d: int) -> Self:
+        """Positions along axis d (of this rank, within the axis) as positions in the flattened value."""
         kind = dtypes.int32 if self.max_numel() <= dtypes.int32.max else dtypes.int64
-        place = self._position(index, self.shape[d], "gather").cast(kind) * dim_prod(self.shape[d + 1 :])
+        place = index.cast(kind) * dim_prod(self.shape[d + 1 :])
         for i in range(self.ndim):
             if i != d and not same(index.shape[i], 1):
                 along = self._iota(index.shape[i])._reshape(
                     tuple([index.shape[i] if j == i else 1 for j in range(self.ndim)])
                 )
                 place = place + (along * dim_prod(self.shape[i + 1 :])).cast(kind)
-        return self._reshape((dim_prod(self.shape),))._take(place)
+        return place
+
+    def _one_index_a_row(self, index: Self, d: int) -> Self | None:
+        """The positions as a vector where `index` repeats one for each row along axis d, all of the row: then whole
+        rows are picked or written."""
+        u: Any = getattr(index, "uop", index)
+        if u.op is not Ops.EXPAND or self.ndim < 2:
+            return None
+        for i, n in enumerate(self.shape):
+            if i != d and not (same(u.src[0].shape[i], 1) and same(index.shape[i], n)):
+                return None
+        first = tuple([(0, n) if i == d else (0, 1) for i, n in enumerate(index.shape)])
+        return index._shrink(first)._reshape((index.shape[d],))
 
     # --- special values ---
 

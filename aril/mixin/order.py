@@ -10,10 +10,13 @@ from __future__ import annotations
 import math
 from typing import Any, Self
 
-from aril.dtype import dtypes
+from aril.dtype import accumulator, dtypes
+from aril.mixin.base import dim_prod
 from aril.mixin.indexing import IndexingMixin
+from aril.ops import Ops
 
 _BLOCK = 32
+_COMBINE = {"sum": Ops.ADD, "mean": Ops.ADD, "prod": Ops.MUL, "amax": Ops.MAX, "amin": Ops.MAX}
 _SIGNED = {1: dtypes.int8, 2: dtypes.int16, 4: dtypes.int32, 8: dtypes.int64}
 
 
@@ -90,116 +93,77 @@ class OrderMixin(IndexingMixin):
             raise ValueError(f"scatter: reduce is None, 'add' or 'multiply', not {reduce!r}")
         if reduce is not None:
             return self.scatter_reduce(dim, index, src, "sum" if reduce == "add" else "prod")
-        d = self._axis(dim, "scatter")
-        if self.shape and index.ndim == self.ndim and index.shape[d] > 2 * _BLOCK:
-            return self._scatter_sorted(d, index, src)
-        hit, source = self._scattered(d, index, src, "scatter")
-        m = index.shape[d]
-        order = self._iota(m).cast(dtypes.int32) + 1
-        last = hit.where(order, 0).max(-1)  # 1 + the number of the last source, 0 for none
-        place = (last - 1).maximum(0)
-        chosen = source.gather(self.ndim, place.unsqueeze(-1)).squeeze(-1) if m else self
-        return (last > 0).where(chosen, self)
-
-    def _scatter_sorted(self, d: int, index: Self, src: Any) -> Self:
-        """`scatter` of many: the positions are sorted, every place looks for the last one that names it."""
-        source = self._source(index, src, "scatter")
-        n, m = self.shape[d], index.shape[d]
-        if self.numel() == 0:
-            return self
-        kind = dtypes.int32 if self.max_numel() + m <= dtypes.int32.max else dtypes.int64
-        index = index.cast(kind)
-        index = (index < 0).where(index + n, index)
-
-        def lines(x: Any, fill: Any) -> Any:  # (rows of this value, m); what `index` is short of names no place
-            x = x.pad([(0, self.shape[i] - x.shape[i]) if i != d else (0, 0) for i in range(self.ndim)], value=fill)
-            return x.movedim(d, -1)._reshape((self.numel() // n, m))
-
-        names, source = lines(index, n), lines(source, 0)
-        rows = names.shape[0]
-        order = names.argsort(-1).cast(kind)
-        names = names.gather(1, order)
-        line = self._iota(rows).cast(kind)._reshape((rows, 1)) * m
-        place = self._iota(n).cast(kind)._reshape((1, n))._broadcast_to((rows, n))
-        # How many of the sorted positions are at most `place`: whole blocks first, then inside of the next one.
-        size = math.isqrt(m - 1) + 1
-        blocks = -(-m // size)
-        names = names._reshape((rows, m))._pad(((0, 0), (0, blocks * size - m)), kind.max)
-        ends = names._reshape((rows, blocks, size))._shrink(((0, rows), (0, blocks), (size - 1, 1)))
-        ends = ends._reshape((rows, 1, blocks)).contiguous()
-        before = (ends <= place.unsqueeze(-1)).sum(-1).cast(kind).minimum(blocks - 1).contiguous() * size
-        names = names._reshape((rows * blocks * size,))
-        row = self._iota(rows).cast(kind)._reshape((rows, 1)) * (blocks * size)
-        inside = names._take((row + before).unsqueeze(-1) + self._iota(size).cast(kind))
-        count = before + (inside <= place.unsqueeze(-1)).sum(-1).cast(kind)
-        last = line + (count - 1).maximum(0)
-        hit = (count > 0) & names._take(row + (count - 1).maximum(0)).eq(place)
-        value = source._reshape((rows * m,))._take(line + order._reshape((rows * m,))._take(last))
-        x = self.movedim(d, -1)
-        return hit.where(value, x._reshape((rows, n)))._reshape(x.shape).movedim(-1, d)
+        return self._scattered(dim, index, src, Ops.STORE, "scatter")
 
     def scatter_reduce(self, dim: int, index: Self, src: Any, reduce: str, include_self: bool = True) -> Self:
-        """What `src` sends to each place along `dim` combined by "sum", "prod", "mean", "amax" or "amin"."""
-        d = self._axis(dim, "scatter_reduce")
-        hit, source = self._scattered(d, index, src, "scatter_reduce")
-        touched = hit.any(-1)
-        own = self if include_self else None
+        """What `src` sends to each place along `dim` combined by "sum", "prod", "mean", "amax" or "amin".
 
-        def combine(f: Any, g: Any, identity: Any) -> Any:
-            new = f(hit.where(source, source.const_like(identity)))
-            return g(new, own) if own is not None else touched.where(new, self)
+        With `include_self` what is there counts too; places that nothing is sent to keep it in any case. Small floats
+        are summed and multiplied in float32, in the order of `src`.
+        """
+        op = _COMBINE.get(reduce)
+        if op is None:
+            raise ValueError(f"scatter_reduce: reduce is sum, prod, mean, amax or amin, not {reduce!r}")
+        if self.dtype.kind == "b":
+            whole, counts = self.cast(dtypes.int32), src.cast(dtypes.int32) if src.__class__ is self.__class__ else src
+            return whole.scatter_reduce(dim, index, counts, reduce, include_self).cast(dtypes.bool)
+        source = self._source(dim, index, src, "scatter_reduce")
+        x, wide = self, self.dtype if op is Ops.MAX else accumulator(self.dtype)
 
-        if reduce == "sum":
-            return combine(lambda t: t.sum(-1).cast(self.dtype), lambda a, b: b + a, 0)
-        if reduce == "prod":
-            return combine(lambda t: t.prod(-1).cast(self.dtype), lambda a, b: b * a, 1)
-        if reduce == "amax":
-            return combine(lambda t: t.max(-1), lambda a, b: b.maximum(a), self.dtype.min)
-        if reduce == "amin":
-            return combine(lambda t: t.min(-1), lambda a, b: b.minimum(a), self.dtype.max)
+        def turned(v: Self) -> Self:  # the least is the greatest of these
+            return v if reduce != "amin" else v.neg() if v.dtype.kind == "f" else v.bitwise_not()
+
+        x, source = turned(self.cast(wide)), turned(source.cast(wide))
+        zero, one = (self._const(dtypes.int32, v)._broadcast_to(self.shape) for v in (0, 1))
+        ones = self._const(dtypes.int32, 1)._broadcast_to(index.shape)
+        if not include_self:
+            touched = zero._scattered(dim, index, ones, Ops.STORE, "scatter_reduce").ne(0)
+            x = touched.where(x.const_like({Ops.ADD: 0, Ops.MUL: 1, Ops.MAX: wide.min}[op]), x)
+        out = turned(x._scattered(dim, index, source, op, "scatter_reduce"))
         if reduce == "mean":
-            count = hit.sum(-1)
-            total = hit.where(source, source.const_like(0)).sum(-1).cast(self.dtype)
-            if own is not None:
-                return (
-                    (own + total)
-                    .div(count + 1, rounding_mode=None if self.dtype.kind == "f" else "floor")
-                    .cast(self.dtype)
-                )
-            mean = total.div(count.maximum(1), rounding_mode=None if self.dtype.kind == "f" else "floor").cast(
-                self.dtype
-            )
-            return touched.where(mean, self)
-        raise ValueError(f"scatter_reduce: reduce is sum, prod, mean, amax or amin, not {reduce!r}")
+            count = (one if include_self else zero)._scattered(dim, index, ones, Ops.ADD, "scatter_reduce").maximum(1)
+            out = out.div(count.cast(wide), rounding_mode=None if wide.kind == "f" else "floor")
+        return out.cast(self.dtype)
 
-    def _source(self, index: Self, src: Any, what: str) -> Self:
+    def _scattered(self, dim: int, index: Self, src: Any, op: Ops, what: str) -> Self:
+        """This value with its elements at the places that `index` names along `dim` combined with `src` by `op`."""
+        source = self._source(dim, index, src, what)
+        if not self.shape:
+            return self._reshape((1,))._scattered(0, index._reshape((1,)), source._reshape((1,)), op, what)._reshape(())
+        d = self._axis(dim, what)
+        n = self.shape[d]
+        if any(isinstance(s, int) and s == 0 for s in (*self.shape, *index.shape)):
+            return self
+        kind = dtypes.int32 if self.max_numel() <= dtypes.int32.max else dtypes.int64
+        rows = self._one_index_a_row(index, d)
+        at = (index if rows is None else rows)._signed()
+        at = (at < 0).where(at + n, at)
+        inside = (at >= 0) & (at < n)
+        at = at.cast(kind)
+        if rows is not None:
+            out = self.movedim(d, 0)._scatter(source.movedim(d, 0), inside.where(at, -1), op)
+            return out.movedim(0, d)
+        flat = self._reshape((dim_prod(self.shape),))
+        place, size = inside.where(self._flat_place(at, d), -1), dim_prod(index.shape)
+        return flat._scatter(source._reshape((size,)), place._reshape((size,)), op)._reshape(self.shape)
+
+    def _source(self, dim: int, index: Self, src: Any, what: str) -> Self:
         """What is written, of the shape of `index` and this type."""
         if index.ndim != self.ndim:
             raise ValueError(f"{what}: index {index.shape} must have the rank of {self.shape}")
         if index.dtype.kind not in "iu":
             raise TypeError(f"{what}: positions are integers, not {index.dtype.name}")
+        d = self._axis(dim, what)
+        if any(
+            isinstance(a, int) and isinstance(b, int) and a > b
+            for i, (a, b) in enumerate(zip(index.shape, self.shape, strict=True))
+            if i != d
+        ):
+            raise ValueError(f"{what}: index {index.shape} is longer than {self.shape} outside of axis {dim}")
         source = src if src.__class__ is self.__class__ else self.const_like(src)._broadcast_to(index.shape)
         if source.dtype is not self.dtype:
             raise TypeError(f"{what}: src is {source.dtype.name}, this value {self.dtype.name}; cast one of them")
         return source.shrink([(0, n) for n in index.shape])
-
-    def _scattered(self, d: int, index: Self, src: Any, what: str) -> tuple[Self, Self]:
-        """(whether source i goes to a place, source i), both (*shape of self, number of sources along d)."""
-        source = self._source(index, src, what)
-        n, m = self.shape[d], index.shape[d]
-        index = (index < 0).where(index + n, index)
-        order = [i for i in range(self.ndim) if i != d]
-
-        def placed(x: Any) -> Any:  # (.., 1 at d, .., m), padded outside of d to this shape
-            x = x.movedim(d, -1).unsqueeze(d) if self.ndim else x
-            return x.pad(
-                [(0, self.shape[i] - x.shape[i]) if i in order else (0, 0) for i in range(self.ndim)] + [(0, 0)]
-            )
-
-        there = placed(index.const_like(1).cast(dtypes.bool)._broadcast_to(index.shape))
-        rows = self._iota(n).cast(index.dtype)._reshape(tuple([n if i == d else 1 for i in range(self.ndim)] + [1]))
-        hit = placed(index).eq(rows) & there
-        return hit, placed(source)._broadcast_to((*self.shape, m))
 
 
 def _sorted_positions(key: Any) -> Any:

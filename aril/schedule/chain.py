@@ -91,7 +91,7 @@ def _wide(d: Draft) -> list[int]:
 
 
 def _is_plain(d: Draft) -> bool:
-    return not d.copy and not d.assigned and len(d.stores) == 1 and len(d.stores[0]) == 1
+    return not d.alone and not d.assigned and len(d.stores) == 1 and len(d.stores[0]) == 1
 
 
 def _join(parts: list[Draft]) -> Draft:

@@ -38,6 +38,7 @@ OP_WEIGHT = {
 ROW_BYTES = 1 << 18  # what one result's row may read to be gone over again in cache
 ROW_RESULTS = 16  # rows below this many leave cores idle
 LONG_ROW = 1 << 15  # elements from which idle cores matter
+WALKS = 4  # times a SCATTER reads its positions: every chunk reads all, the more the larger its rows
 SMALL_REDUCTION = 64  # a reduction this short inside another is a few operations
 
 Signature = tuple[frozenset["Loop"], ...]
@@ -107,7 +108,7 @@ def must_store(sink: UOp, order: dict[UOp, None]) -> dict[UOp, None]:
     """Values that have to be in memory whatever the cost: results, copies, what is stored on request."""
     forced: dict[UOp, None] = {}
     for u in order:
-        if u.op is Ops.CONTIGUOUS or u.op is Ops.COPY:
+        if u.op is Ops.CONTIGUOUS or u.op is Ops.COPY or u.op is Ops.SCATTER:
             forced[u] = None
             if u.op is Ops.COPY and not is_flat_view(u.src[0]):  # a copy takes a whole storage
                 forced[u.src[0]] = None
@@ -294,6 +295,13 @@ def _spread(uses: dict[UOp, dict[UOp, list[Use]]], u: UOp, kernel: UOp, use: Use
         k = len(place.shape)
         _add(uses, place, kernel, Use(sig[:k], use.turns, use.loops))
         _add(uses, x, kernel, Use((_NO_LOOPS.union(*sig[:k]), *sig[k:]), use.turns, use.loops))
+    elif u.op is Ops.SCATTER:
+        x, values, places = u.src
+        walk = tuple([frozenset((Loop(concrete(d), False),)) for d in places.shape])
+        around = use.loops.union(*walk)
+        _add(uses, x, kernel, use)
+        _add(uses, values, kernel, Use((*walk, *sig[1:]), 0, around))
+        _add(uses, places, kernel, Use(walk, float(WALKS * numel(places)), around))
     elif u.op is Ops.STACK:
         for s in u.src:
             _add(uses, s, kernel, Use(sig[1:], use.turns, use.loops))
@@ -355,7 +363,7 @@ def _should_store(u: UOp, fusion: Fusion, stops: dict[UOp, None]) -> bool:
         return False
     evaluations = [sum(w.evaluations() for w in ways) for ways in uses.values()]
     if u.op is Ops.REDUCE:
-        if len(uses) > 1:
+        if len(uses) > 1 or any(kernel.op is Ops.SCATTER for kernel in uses):
             return True
         kernel, ways = next(iter(uses.items()))
         contraction = is_contraction(u)

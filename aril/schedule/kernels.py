@@ -195,7 +195,7 @@ def _draft(
         if u.op is Ops.CALL:
             rep[u] = u
             passed = [(s, s) for s in src if not s.is_variable]
-            drafts[u] = Draft(u, [u], [passed], (), str(u.device or fallback), False, False, copy=True)
+            drafts[u] = Draft(u, [u], [passed], (), str(u.device or fallback), False, False, alone=True)
             drafts[u].assigned = {t.base for t in src[: u.arg.written]}
             continue
         if u.op is Ops.STORE:
@@ -229,7 +229,7 @@ def _draft(
             bool(reductions),
             any(is_contraction(r) for r in reductions),
             key,
-            copy=u.op is Ops.COPY,
+            alone=u.op in (Ops.COPY, Ops.SCATTER),
             weight=sum([OP_WEIGHT.get(n.op, 1.0) for n in region if n.op in OpGroup.ALU]),
             assigned={target.base} if u.op is Ops.STORE else set(),
         )  # fmt: skip
@@ -304,7 +304,7 @@ def _finish(drafts: list[Draft], sink: UOp, rep: dict[UOp, UOp], params: int, te
             raw.append((arg.kernel, slots, arg.written, d.device, d.root.origin))
             predicted += sum([nbytes(t) for t, _ in d.stores[0]])
             continue
-        if d.copy:
+        if d.root.op is Ops.COPY:
             target, value = d.stores[0][0]
             raw.append((None, (target.base.arg.slot, value.base.arg.slot), 1, d.device, d.root.origin))
             continue

@@ -331,10 +331,15 @@ def lower(kernel: UOp) -> UOp:
     """
     if kernel.tag == HAND_WRITTEN:
         return kernel.replace(tag=None)
+    from aril.schedule.scatter import scatter_nests
+
     state = Lowering()
-    effects = []
+    effects: list[UOp] = []
     for nest in kernel.src:
         stores = nest.src if nest.op is Ops.GROUP else (nest,)
+        if stores[0].src[1].op is Ops.SCATTER:
+            effects.extend(scatter_nests(state, *stores[0].src))
+            continue
         shape = stores[0].src[0].shape
         index = tuple([ZERO if _same(d, 1) else state.new_range(d, AxisType.LOOP) for d in shape])
         ranges = [r for r in index if r is not ZERO]

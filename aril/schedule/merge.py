@@ -32,7 +32,7 @@ class Draft:
     has_contraction: bool
     reduce_key: Any = None
     deps: set[Draft] = field(default_factory=set)
-    copy: bool = False  # of memory, or a hand-written kernel: nothing merges with it
+    alone: bool = False  # a copy of memory, a hand-written kernel, a SCATTER: nothing merges with it
     reads: set[UOp] = field(default_factory=set)
     assigned: set[UOp] = field(default_factory=set)  # storage of others that it writes
     weight: float = 0.0
@@ -124,11 +124,11 @@ def merge(drafts: list[Draft], owner: dict[UOp, Draft], fusion: Fusion, rep: dic
     while changed:
         changed = False
         for b in list(alive):
-            if b not in alive or b.copy:
+            if b not in alive or b.alone:
                 continue
             for n in list(b.reads):
                 producer = _producer(n, where)
-                if producer is None or producer is b or producer not in alive or producer.copy:
+                if producer is None or producer is b or producer not in alive or producer.alone:
                     continue
                 if (
                     not _same_space(producer, b)
@@ -146,15 +146,15 @@ def merge(drafts: list[Draft], owner: dict[UOp, Draft], fusion: Fusion, rep: dic
                 changed = True
         for b in list(alive):
             # A kernel that must read a storage before this one writes it can do so in the same turn of the loops.
-            for r in list(b.deps) if b in alive and not b.copy else ():
-                if r not in alive or r.copy or r.has_reduce or b.has_reduce or not _same_space(r, b) or path(r, b):
+            for r in list(b.deps) if b in alive and not b.alone else ():
+                if r not in alive or r.alone or r.has_reduce or b.has_reduce or not _same_space(r, b) or path(r, b):
                     continue
                 if _waits_only_for_writes(r, b, where) and _one_loop(r, b, where, fusion):
                     join(r, b, False)
                     changed = True
         groups: dict[Any, list[Draft]] = {}
         for d in alive:
-            if not d.copy and not d.has_contraction and (not d.has_reduce or d.reduce_key is not None):
+            if not d.alone and not d.has_contraction and (not d.has_reduce or d.reduce_key is not None):
                 groups.setdefault((d.shape, d.device, d.has_reduce, d.reduce_key), []).append(d)
         for group in groups.values():
             for i, a in enumerate(group):
@@ -265,7 +265,7 @@ def bundle(drafts: list[Draft]) -> list[Draft]:
     open_bundles: list[Draft] = []
     gone: dict[Draft, Draft] = {}
     for d in reversed(order):
-        if d.has_reduce or d.copy or users[d] and math.prod(concrete(x) for x in d.shape) > BUNDLED_ELEMENTS:
+        if d.has_reduce or d.alone or users[d] and math.prod(concrete(x) for x in d.shape) > BUNDLED_ELEMENTS:
             continue
         latest = min([position[u] for u in users[d]], default=len(order))
         for host in open_bundles:

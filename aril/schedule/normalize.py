@@ -49,8 +49,8 @@ def normalize(roots: list[UOp], devices: tuple[str, ...] | None = None) -> Norma
             if u.op is Ops.AFTER:  # its tag only tells it from one of the same reading that has run
                 effects.append(u)
                 done[u] = UOp(Ops.AFTER, sources)
-            elif u.op is Ops.REDUCE and u.tag is not None:  # asked for anew; computed once all the same
-                done[u] = UOp(Ops.REDUCE, sources, u.arg)
+            elif u.op in (Ops.REDUCE, Ops.SCATTER) and u.tag is not None:  # asked for anew; computed once all the same
+                done[u] = UOp(u.op, sources, u.arg)
             else:
                 done[u] = u.with_src(sources)
         elif u.op is Ops.BUFFER:

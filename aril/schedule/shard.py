@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from aril.dtype import dtypes
 from aril.ops import OpGroup, Ops
 from aril.schedule import collective
 from aril.schedule.collective import copy
@@ -31,7 +32,7 @@ from aril.schedule.parts import (
     starts,
     unshard,
 )
-from aril.schedule.prepare import is_flat_view, is_view
+from aril.schedule.prepare import IDENTITY, is_flat_view, is_view
 from aril.uop import UOp
 from aril.uop.call import CallArg, call_kernel
 from aril.uop.function import inline
@@ -374,6 +375,36 @@ def _from_rows(u: UOp, x: Parts, positions: Parts) -> Parts | None:
     return Parts(x.devices, None, tuple(partial), Ops.ADD)
 
 
+def _scattered(s: _Spread, u: UOp) -> Parts | None:
+    x, values, places = (s.done[v] for v in u.src)
+    devices = next(v for v in (x, values, places) if isinstance(v, Parts)).devices
+    before = len(u.src[2].shape)  # axes of `values` that count positions
+
+    def on_each(xs: Sequence[UOp], vs: Parts, ps: Sequence[UOp], axis: int | None, pending: Ops | None = None) -> Parts:
+        each = zip(xs, vs.parts, ps, strict=True)
+        return Parts(devices, axis, tuple([u.with_src(src) for src in each]), pending)
+
+    if isinstance(x, Parts) and x.axis == 0:  # positions count from each device's first row: others are outside
+        ps = s.together(u.src[2], devices).parts
+        kind = dtypes.int64 if ps[0].dtype.itemsize == 8 or ps[0].dtype is dtypes.uint32 else dtypes.int32
+        ps = tuple([p.cast(kind) - first for p, first in zip(ps, starts(x.lengths), strict=True)])
+        return on_each(x.parts, s.together(u.src[1], devices), ps, 0)
+    columns = x if isinstance(x, Parts) and x.axis is not None else values
+    if isinstance(columns, Parts) and columns.axis is not None and (columns is x or columns.axis >= before):
+        axis = columns.axis if columns is x else columns.axis - before + 1
+        xs = s.laid_out(u.src[0], devices, axis, columns.lengths)
+        vs = s.laid_out(u.src[1], devices, axis + before - 1, columns.lengths)
+        return on_each(xs.parts, vs, s.together(u.src[2], devices).parts, axis)
+    some = next((v for v in (places, values) if isinstance(v, Parts) and v.axis is not None), None)
+    if some is None or u.arg is Ops.STORE:
+        return None
+    # Each device combines its own values, the first beginning with what is there.
+    start = s.together(u.src[0], devices).parts[0]
+    empty = expand(reshape(UOp.const(u.dtype, IDENTITY[u.arg](u.dtype)), (1,) * len(u.shape)), u.shape)
+    own_values, own_places = [s.laid_out(v, devices, some.axis, some.lengths) for v in u.src[1:]]
+    return on_each([start, *[empty] * (len(devices) - 1)], own_values, own_places.parts, None, u.arg)
+
+
 def _stored(s: _Spread, u: UOp) -> Any:
     target = s.done[u.src[0]]
     if not isinstance(target, Parts):
@@ -440,6 +471,7 @@ _RULES: dict[Ops, Callable[[_Spread, UOp], Any]] = {
     Ops.REDUCE: _reduced,
     Ops.STACK: _stacked,
     Ops.INDEX: _indexed,
+    Ops.SCATTER: _scattered,
     Ops.STORE: _stored,
     Ops.AFTER: _after,
     Ops.MSELECT: _selected,

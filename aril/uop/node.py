@@ -343,6 +343,9 @@ class UOp(OpMixin):
     def _take(self, index: UOp) -> UOp:
         return UOp(Ops.INDEX, (self, index))
 
+    def _scatter(self, values: UOp, positions: UOp, op: Ops) -> UOp:
+        return _shapes.scatter(self, values, positions, op)
+
     def _const(self, dtype: DType, value: PyScalar) -> UOp:
         return UOp.const(dtype, value)
 

@@ -119,6 +119,15 @@ def reduce(x: UOp, op: Ops, axes: tuple[int, ...]) -> UOp:
     return UOp(Ops.REDUCE, (x,), (op, tuple(sorted(axes)))) if axes else x
 
 
+def scatter(x: UOp, values: UOp, positions: UOp, op: Ops) -> UOp:
+    """x (n, *rest) after row `positions[i]` was combined by `op` with `values[i]`, for every i in order.
+
+    `values` is of shape positions.shape + rest and x's dtype; `op` is ADD, MUL, MAX, or STORE (the last value stays).
+    Positions outside of 0..n-1 do nothing. It is the transpose of INDEX.
+    """
+    return UOp(Ops.SCATTER, (x, values, positions), op)
+
+
 def derive_shape(u: UOp) -> Shape:
     """The shape of a node whose sources' shapes are known. Errors: ValueError for sources that do not fit."""
     op = u.op

@@ -180,6 +180,17 @@ def _bind_fits(u: UOp) -> bool:
     return bool(low <= u.src[1].arg <= high)
 
 
+def _scatter_fits(u: UOp) -> bool:
+    x, values, positions = u.src
+    return (
+        u.arg in (Ops.ADD, Ops.MUL, Ops.MAX, Ops.STORE)
+        and values.dtype is x.dtype
+        and positions.dtype.kind in "iu"
+        and bool(x.shape)
+        and values.shape == (*positions.shape, *x.shape[1:])
+    )
+
+
 _NOT_TENSOR = frozenset({
     Ops.RANGE, Ops.END, Ops.LOAD, Ops.IF, Ops.ENDIF, Ops.WMMA, Ops.SHUFFLE, Ops.BARRIER, Ops.MULACC, Ops.STAGE,
 })  # fmt: skip
@@ -200,6 +211,7 @@ _TENSOR = [
     ),
     _rule(Ops.SHEAR, "reads elements that exist, along two different axes", _shear_fits),
     _rule(Ops.REDUCE, "has an associative operation and sorted axes of its source: (Ops, axes)", _tensor_reduce),
+    _rule(Ops.SCATTER, "combines rows of its first source with values at integer positions", _scatter_fits),
     _rule(Ops.BIND, "binds a variable to a constant within its bounds", _bind_fits),
     _rule(
         Ops.STORE,
@@ -338,8 +350,8 @@ _KERNEL = [
     ),
     _rule(
         Ops.RANGE,
-        "ends at an expression in constants, variables and the launch index",
-        lambda u: all(r.arg.kind is AxisType.GLOBAL for r in u.src[0].ranges),
+        "does not end at a value of the loops that reductions close",
+        lambda u: all(r.arg.kind in (AxisType.GLOBAL, AxisType.LOOP) for r in u.src[0].ranges),
     ),
     _rule(Ops.LOAD, "has an alternative where its index may be invalid", _gated_load),
     _rule(Ops.REDUCE, "has arg (operation, ()), for a TUPLE (name, ()), and RANGEs after its operands", _kernel_reduce),
