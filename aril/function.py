@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from aril.nested import replaced, tensors
-from aril.tensor import Tensor
+from aril.tensor import Tensor, recorded
 from aril.uop.function import FunctionArg, call, stand_in
 from aril.uop.node import UOp
 
@@ -54,7 +54,7 @@ def traced(body: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, An
     if not results:
         raise TypeError(f"function {arg.name!r} gave {type(out).__name__} without any tensor; return tensors")
     nodes = call(results, inputs, [t.uop for t in given], arg)
-    return replaced(out, iter([Tensor(u) for u in nodes]))
+    return replaced(out, iter([recorded(u, u.device) for u in nodes]))
 
 
 def _on_nodes(name: str, grad_fxn: Gradient) -> Callable[[tuple[UOp, ...], tuple[UOp, ...]], list[UOp | None]]:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from aril.config import DEBUG, NAN_CHECK, SPEC
+from aril.config import DEBUG, GRAD, NAN_CHECK, SPEC
 from aril.device import Buffer, Device, canonical
 from aril.dtype import DType, DTypeLike, dtypes, strong, to_dtype
 from aril.engine.lock import note_assignment
@@ -149,11 +149,13 @@ class Tensor(TensorIndexing, InteropMixin, RandomMixin, LinalgMixin, HashMixin, 
             if o._device != device and o._device is not None:
                 device = _common_device(op.name.lower(), (self, *others))
                 break
-        return Tensor._new(UOp(op, (self.uop, *[o.uop for o in others])), device)
+        return recorded(UOp(op, (self.uop, *[o.uop for o in others])), device)
 
     def _binary(self, op: Ops, other: Any, reverse: bool = False) -> Tensor:
         # The way of `a + 1` and `a * b`: everything on the nodes, one Tensor made.
         uop, cls = self.uop, other.__class__
+        if not GRAD.value:
+            return super()._binary(op, other, reverse)
         if cls is Tensor:
             b, device = other.uop, self._device
             if other._device != device:
@@ -165,35 +167,39 @@ class Tensor(TensorIndexing, InteropMixin, RandomMixin, LinalgMixin, HashMixin, 
             return Tensor._new(UOp(op, (c, uop) if reverse else (uop, c)), self._device)
         return super()._binary(op, other, reverse)
 
+    def _bare(self) -> UOp:
+        """The node of this value, below the DETACH that every result has where GRAD is 0."""
+        return self.uop.src[0] if not GRAD.value and self.uop.op is Ops.DETACH else self.uop
+
     def _like(self, uop: UOp) -> Tensor:
         return Tensor._new(uop, self._device)
 
     def _reshape(self, shape: Any) -> Tensor:
-        return Tensor._new(self.uop._reshape(shape), self._device)
+        return recorded(self._bare()._reshape(shape), self._device)
 
     def _expand(self, shape: Any) -> Tensor:
-        return Tensor._new(self.uop._expand(shape), self._device)
+        return recorded(self._bare()._expand(shape), self._device)
 
     def _permute(self, order: tuple[int, ...]) -> Tensor:
-        return Tensor._new(self.uop._permute(order), self._device)
+        return recorded(self._bare()._permute(order), self._device)
 
     def _pad(self, pairs: Any, fill: Any = 0) -> Tensor:
-        return Tensor._new(self.uop._pad(pairs, fill), self._device)
+        return recorded(self._bare()._pad(pairs, fill), self._device)
 
     def _shrink(self, pairs: Any) -> Tensor:
-        return Tensor._new(self.uop._shrink(pairs), self._device)
+        return recorded(self._bare()._shrink(pairs), self._device)
 
     def _flip(self, axes: tuple[int, ...]) -> Tensor:
-        return Tensor._new(self.uop._flip(axes), self._device)
+        return recorded(self._bare()._flip(axes), self._device)
 
     def _shear(self, axis: int, by: int, step: int, offset: int, length: int) -> Tensor:
-        return Tensor._new(self.uop._shear(axis, by, step, offset, length), self._device)
+        return recorded(self._bare()._shear(axis, by, step, offset, length), self._device)
 
     def _reduce(self, op: Ops, axes: tuple[int, ...]) -> Tensor:
-        return Tensor._new(self.uop._reduce(op, axes), self._device)
+        return recorded(self._bare()._reduce(op, axes), self._device)
 
     def _take(self, index: Tensor) -> Tensor:
-        return Tensor._new(self.uop._take(index.uop), _common_device("indexing", (self, index)))
+        return recorded(self.uop._take(index.uop), _common_device("indexing", (self, index)))
 
     def _scatter(self, values: Tensor, positions: Tensor, op: Ops) -> Tensor:
         device = _common_device("scatter", (self, values, positions))
@@ -221,14 +227,14 @@ class Tensor(TensorIndexing, InteropMixin, RandomMixin, LinalgMixin, HashMixin, 
     def cast(self, dtype: DTypeLike) -> Tensor:
         """As `dtype`. Floats out of an integer type's range saturate, NaN becomes 0 (`docs/dtypes.md`)."""
         d = to_dtype(dtype)
-        return self if self.uop.dtype is d else Tensor._new(self.uop.cast(d), self._device)
+        return self if self.uop.dtype is d else recorded(self.uop.cast(d), self._device)
 
     def bitcast(self, dtype: DTypeLike) -> Tensor:
         """The same bits as `dtype`; with another size of elements the last axis changes. ValueError where it does
         not divide."""
         d, old = to_dtype(dtype), self.dtype
         if d.itemsize == old.itemsize:
-            return Tensor._new(self.uop.bitcast(d), self._device)
+            return recorded(self.uop.bitcast(d), self._device)
         if not self.shape or self.shape[-1] * old.itemsize % d.itemsize or "b" in (d.kind, old.kind):
             raise ValueError(f"bitcast: a last axis of shape {self.shape} {old.name} does not divide into {d.name}")
         small, wide = (_UNSIGNED[size] for size in sorted((d.itemsize, old.itemsize)))
@@ -262,7 +268,7 @@ class Tensor(TensorIndexing, InteropMixin, RandomMixin, LinalgMixin, HashMixin, 
 
     def contiguous(self) -> Tensor:
         """The same values, stored in their own order when they are realized."""
-        return self._like(self.uop.contiguous())
+        return recorded(self.uop.contiguous(), self._device)
 
     def contiguous_backward(self) -> Tensor:
         """The same values; their gradient is stored."""
@@ -295,7 +301,7 @@ class Tensor(TensorIndexing, InteropMixin, RandomMixin, LinalgMixin, HashMixin, 
             part = self._part_moved(place)
             if part is not None:
                 return part
-        return Tensor._new(UOp(Ops.COPY, (self.uop,), place), place)
+        return recorded(UOp(Ops.COPY, (self.uop,), place), place)
 
     def _moved(self, device: DeviceLike) -> Tensor:
         self._device = device
@@ -436,6 +442,8 @@ class Tensor(TensorIndexing, InteropMixin, RandomMixin, LinalgMixin, HashMixin, 
             value = value.to(self._device)
         if value.uop is self.uop:
             return self
+        if not GRAD.value:
+            value = value.detach()
         if is_writable_view(self.uop) and not is_shared(self.uop):
             self._write(self.uop, value.uop)
         else:
@@ -445,6 +453,8 @@ class Tensor(TensorIndexing, InteropMixin, RandomMixin, LinalgMixin, HashMixin, 
     def _own_storage(self, value: UOp | None = None) -> Tensor:
         """Give this tensor storage of its own, filled with `value` (default: with what it holds now)."""
         value = self.uop if value is None else value
+        if not GRAD.value and value.dtype.kind == "f":
+            value = value.detach()
         if value.dtype.weak:
             value = value.cast(strong(value.dtype))
         self._device = self.device
@@ -459,7 +469,14 @@ class Tensor(TensorIndexing, InteropMixin, RandomMixin, LinalgMixin, HashMixin, 
 
     def _write(self, view: UOp, value: UOp) -> None:
         """Store `value` at `view`, a view of this tensor's storage; this tensor and other views follow."""
-        advance(storage_base(view), view.store(value))
+        base = storage_base(view)
+        chain = []
+        while view is not base:
+            chain += [] if view.op is Ops.DETACH else [view]
+            view = view.src[0]
+        for u in reversed(chain):
+            view = u.with_src((view, *u.src[1:]))
+        advance(base, view.store(value))
 
     def _kernel_target(self) -> Tensor:
         """Whole storage in its own order for a kernel to write: this tensor, or a copy of the part it shows."""
@@ -469,6 +486,16 @@ class Tensor(TensorIndexing, InteropMixin, RandomMixin, LinalgMixin, HashMixin, 
         while u.op is Ops.RESHAPE:
             u = u.src[0]
         return self if u.op in (Ops.BUFFER, Ops.AFTER) or is_sharded_storage(u) else self.clone()
+
+
+def recorded(uop: UOp, device: DeviceLike | None) -> Tensor:
+    """The result of an operation as a tensor. Where GRAD is 0 it stands under a DETACH, the only one of its graph:
+    nothing flows back through it, wherever it is used."""
+    if not GRAD.value and uop.op is not Ops.CONST:
+        below = tuple([s.src[0] if s.op is Ops.DETACH else s for s in uop.src])
+        uop = uop if below == uop.src else uop.with_src(below)
+        uop = uop.detach() if uop.dtype.kind == "f" else uop
+    return Tensor._new(uop, device)
 
 
 # ---------------------------------------------------------------------------------------------------- devices

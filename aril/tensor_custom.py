@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from aril.config import GRAD
 from aril.ops import Ops
 from aril.schedule.custom import renumber_parameters, trace
 from aril.schedule.shard import layout_of
@@ -73,6 +74,8 @@ class CustomKernelMixin:
         binds = dict.fromkeys([u for t in tensors for u in t.uop.toposort() if u.op is Ops.BIND])
         named = {u.arg.name for u in kernel.toposort() if u.is_variable}
         sources += [b for b in binds if b.src[0].arg.name in named]
+        if not GRAD.value:
+            grad_fxn = _nothing
         grad = None if grad_fxn is None else _on_nodes(type(self), order, len(tensors), grad_fxn)
         arg = CallArg(kernel, len(written), grad, tuple(shares))
         call = call_kernel(arg, sources)
@@ -82,6 +85,10 @@ class CustomKernelMixin:
             if t is not tensors[i]:
                 tensors[i].assign(t)
         return tensors
+
+
+def _nothing(gradients: tuple[Any, ...], arguments: tuple[Any, ...]) -> list[None]:
+    return [None] * len(arguments)
 
 
 def _parts(tensors: list[Any]) -> list[list[tuple[Any, Any]]]:

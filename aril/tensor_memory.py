@@ -86,7 +86,10 @@ def realize(tensors: Iterable[Tensor]) -> None:
         if old is new:
             continue
         base = new.base
-        if GRAD.value and t.dtype.kind == "f" and not is_storage_view(old) and not _only_moves(base, old):
+        moved, detached = _only_moves(base, old)
+        if detached:  # what was there already, seen through a DETACH
+            new = new.detach()
+        if GRAD.value and t.dtype.kind == "f" and not is_storage_view(old) and not moved:
             t._history = old
         bottom = _bottom(new)
         if bottom.op is Ops.BUFFER and not is_storage_view(old):
@@ -100,11 +103,14 @@ def realize(tensors: Iterable[Tensor]) -> None:
             t.uop = t.uop.substitute({base: realized_view(base)})
 
 
-def _only_moves(base: UOp, u: UOp) -> bool:
-    """Whether `u` asks for what lies in `base` already, such as `contiguous()` of whole storage: that is no history."""
-    while u.op is Ops.CONTIGUOUS or u.op in OpGroup.MOVEMENT:
+def _only_moves(base: UOp, u: UOp) -> tuple[bool, bool]:
+    """Whether `u` asks for what lies in `base` already, such as `contiguous()` of whole storage: that is no history;
+    and whether it does so without passing gradients on."""
+    detached = False
+    while u.op is Ops.CONTIGUOUS or u.op in OpGroup.MOVEMENT or u.op is Ops.DETACH:
+        detached |= u.op is Ops.DETACH
         u = u.src[0]
-    return u is base
+    return u is base, detached and u is base
 
 
 @locked
@@ -208,7 +214,7 @@ def is_shared(view: UOp) -> bool:
 
 def is_flat(u: UOp) -> bool:
     """Whether `u` is whole storage in its own order, under any shape."""
-    while u.op is Ops.RESHAPE:
+    while u.op is Ops.RESHAPE or u.op is Ops.DETACH:
         u = u.src[0]
     return u.op is Ops.BUFFER or is_sharded_storage(u)
 

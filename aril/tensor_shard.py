@@ -89,7 +89,9 @@ class ShardMixin:
         return isinstance(self.device, str) and self.device.startswith(("DISK", "NPY"))
 
     def _placed(self: Any, uop: UOp, devices: tuple[str, ...]) -> Any:
-        out = type(self)._new(uop, devices)
+        from aril.tensor import recorded
+
+        out = recorded(uop, devices)
         out._is_param = self._is_param
         return out
 

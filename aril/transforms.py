@@ -10,6 +10,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from aril.config import Context
 from aril.dtype import dtypes
 from aril.nested import mapped, tensors
 from aril.ops import OpGroup, Ops
@@ -58,6 +59,7 @@ def vmap(f: Callable[..., Any], in_axes: Any = 0, out_axes: int = 0) -> Callable
     return apply
 
 
+@Context(GRAD=1)
 def vjp(f: Callable[..., Any], *primals: Tensor) -> tuple[Any, Callable[..., tuple[Tensor, ...]]]:
     """(f(*primals), a function from gradients of the result to gradients of the primals).
 
@@ -69,6 +71,7 @@ def vjp(f: Callable[..., Any], *primals: Tensor) -> tuple[Any, Callable[..., tup
     out = f(*leaves)
     results = list(tensors(out))
 
+    @Context(GRAD=1)
     def pull(*cotangents: Tensor) -> tuple[Tensor, ...]:
         given = list(tensors(cotangents))
         if len(given) != len(results) or any(c.shape != r.shape for c, r in zip(given, results, strict=True)):
@@ -80,6 +83,7 @@ def vjp(f: Callable[..., Any], *primals: Tensor) -> tuple[Any, Callable[..., tup
     return mapped(out, back), pull
 
 
+@Context(GRAD=1)
 def jvp(f: Callable[..., Any], primals: Sequence[Tensor], tangents: Sequence[Tensor]) -> tuple[Any, Any]:
     """(f(*primals), its derivative in the direction of `tangents`), each of the structure of the result.
 
@@ -115,6 +119,7 @@ def jacobian(f: Callable[..., Tensor], argnums: int = 0) -> Callable[..., Tensor
     """
 
     @functools.wraps(f)
+    @Context(GRAD=1)
     def derivative(*args: Tensor) -> Tensor:
         x = args[argnums]
         leaf = _stand_in(x, x.shape)

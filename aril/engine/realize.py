@@ -75,8 +75,9 @@ _by_identity: dict[int, tuple[Schedule, dict[tuple[Any, ...], Executable]]] = {}
 
 
 def is_realized(u: UOp) -> bool:
-    """Whether `u` is memory that holds its value: a buffer (or one on each device) seen through movement operations."""
-    while u.op in OpGroup.MOVEMENT:
+    """Whether `u` is memory that holds its value: a buffer (or one on each device) seen through movement operations
+    and DETACH."""
+    while u.op in OpGroup.MOVEMENT or u.op is Ops.DETACH:
         if u.op is Ops.PAD:
             return False
         u = u.src[0]

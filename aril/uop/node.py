@@ -256,9 +256,9 @@ class UOp(OpMixin):
 
     @property
     def base(self) -> UOp:
-        """The storage or computation below views (movement operations and AFTER)."""
+        """The storage or computation below views (movement operations, DETACH and AFTER)."""
         u = self
-        while u.op in OpGroup.MOVEMENT or u.op is Ops.AFTER:
+        while u.op in OpGroup.MOVEMENT or u.op is Ops.AFTER or u.op is Ops.DETACH:
             u = u.src[0]
         return u
 
