@@ -19,6 +19,7 @@ from aril.config import DEBUG, DEV
 
 if TYPE_CHECKING:
     from aril.dtype import DType
+    from aril.runtime.ring import Ring
 
 
 class DeviceError(RuntimeError):
@@ -442,6 +443,11 @@ class DeviceBase:
             raise DeviceError(f"{self.name} compiles no kernels")
         module, _, attribute = where.partition(":")
         return getattr(importlib.import_module(module), attribute)
+
+    @property
+    def ring(self) -> Ring | None:
+        """How batches are encoded for it (`runtime/ring.py`). None: its launches are made one by one."""
+        return None
 
     def load(self, kernel: CompiledKernel) -> Program:
         """Make `kernel` callable."""

@@ -1,25 +1,26 @@
-"""Captured batches: the launches of one run turned into native records that are replayed with other buffers.
+"""Captured batches: the launches of one run as programs that are replayed with other buffers.
 
-In: a `Capture`, and which buffers are inputs and results. Out: a `Batch` whose `run` patches addresses and makes one
-native call a segment.
+In: a `Capture`, and which buffers are inputs and results. Out: a `Batch` whose `run` makes one native call for all
+launches that a ring takes (`program.py`), and one for each of the others.
 """
 
 from __future__ import annotations
 
-import ctypes
-import struct
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 from aril.config import DEBUG, NAN_CHECK, PROFILE
 from aril.device import Buffer, Device, GlobalCounters, readable_size
 from aril.engine import profile
+from aril.engine.commands import ring_of, span_of, submission, variables_of
 from aril.engine.compile import evaluate
+from aril.engine.hazards import Span
+from aril.engine.program import Slot, Submission
 from aril.engine.realize import Capture, Launch, _report, check_numbers
-from aril.runtime.pool_ir import RECORD_BYTES
 
 ALIGN = 256
 
@@ -31,17 +32,11 @@ def root_of(b: Buffer) -> Buffer:
 
 @dataclass(eq=False)
 class Segment:
-    """Consecutive kernels that one native call runs: records, then their argument slots, in one block of memory."""
+    """Consecutive launches that one ring takes."""
 
     launches: list[Launch]
-    device: Any
-    memory: Any = None
-    address: int = 0
-    scratch: int = 0
-    patches: list[tuple[int, int, int]] = field(
-        default_factory=list
-    )  # (byte offset, replaced buffer, byte offset in it)
-    symbolic: list[tuple[int, int, Launch]] = field(default_factory=list)  # (record, args offset, launch)
+    commands: Submission
+    variables: list[str]
 
 
 class Batch:
@@ -132,72 +127,32 @@ class Batch:
             return new
         return Buffer(b.device, b.size, b.dtype, base=new.base, offset_bytes=new.offset_bytes + b.offset_bytes)
 
-    # --- records ---
+    # --- commands ---
 
     def _segments(self) -> list[Segment | Launch]:
         out: list[Segment | Launch] = []
-        for launch in self.launches:
-            device = Device[launch.buffers[0].device] if launch.buffers else None
-            native = (
-                launch.loaded is not None and hasattr(device, "run_batch") and hasattr(launch.loaded.program, "address")
-            )
-            if not native:
-                out.append(launch)
-            elif out and isinstance(out[-1], Segment) and type(out[-1].device) is type(device):
-                out[-1].launches.append(launch)
-            else:
-                out.append(Segment([launch], device))
-        for s in out:
-            if isinstance(s, Segment):
-                self._encode(s)
+        for ring, group in groupby(self.launches, lambda x: ring_of(x.loaded, [b.device for b in x.buffers])):
+            launches = list(group)
+            if ring is None:
+                out += launches
+                continue
+            commands = submission(ring, launches, self._argument, self._span, len(self.keep))
+            out.append(Segment(launches, commands, variables_of(launches)))
         return out
 
-    def _encode(self, s: Segment) -> None:
-        from aril.runtime.pool import pack_record
+    def _place(self, b: Buffer) -> Slot | None:
+        """Where a buffer lies in those that differ from call to call."""
+        if id(b) in self.index:
+            return Slot(self.index[id(b)], 0)
+        return Slot(self.index[id(b.base)], b.offset_bytes) if id(b.base) in self.index else None
 
-        n = len(s.launches)
-        slots = sum(l.loaded.program.slots for l in s.launches)  # type: ignore[union-attr]
-        s.memory = ctypes.create_string_buffer(n * RECORD_BYTES + slots * 8 + 64)
-        base = -(-ctypes.addressof(s.memory) // 64) * 64
-        skew = base - ctypes.addressof(s.memory)
-        view = memoryview(s.memory).cast("B")[skew:]
-        s.address = base
-        at = n * RECORD_BYTES
-        written: list[tuple[Any, int, int]] = []
-        read: list[tuple[Any, int, int]] = []
-        for i, launch in enumerate(s.launches):
-            program: Any = launch.loaded.program  # type: ignore[union-attr]
-            outputs = launch.item.outputs
-            spans = [self._span(b) for b in launch.buffers]
-            barrier = any(_meets(x, written) for x in spans) or any(_meets(x, read) for x in spans[:outputs])
-            if barrier:
-                written, read = [], []
-            written += spans[:outputs]
-            read += spans[outputs:]
-            pack_record(view, i, program.address, base + at, launch.chunks, barrier)
-            s.scratch = max(s.scratch, program.scratch_bytes)
-            for k, b in enumerate(launch.buffers):
-                replaced = self.index.get(id(b))
-                if replaced is None and b.base is not None and id(b.base) in self.index:
-                    s.patches.append((skew + at + 8 * k, self.index[id(b.base)], b.offset_bytes))
-                elif replaced is not None:
-                    s.patches.append((skew + at + 8 * k, replaced, 0))
-                else:
-                    struct.pack_into("<Q", view, at + 8 * k, b.opaque)
-            for k, v in enumerate(launch.values):
-                struct.pack_into("<q", view, at + 8 * (len(launch.buffers) + k), v)
-            if launch.loaded is not None and (launch.loaded.variables or not isinstance(launch.loaded.chunks, int)):
-                s.symbolic.append((i, at, launch))
-            at += 8 * program.slots
-        s.patch = [(struct.Struct("<Q").pack_into, off, which, more) for off, which, more in s.patches]  # type: ignore[attr-defined]
-        s.view = view  # type: ignore[attr-defined]
+    def _argument(self, b: Buffer) -> int | Slot:
+        return self._place(b) or b.opaque  # type: ignore[no-any-return]
 
-    def _span(self, b: Buffer) -> tuple[Any, int, int]:
-        which = self.index.get(id(b), self.index.get(id(b.base)))
-        if which is None:
-            return ("memory", b.opaque, b.opaque + b.nbytes)
-        # where an input lies is not known before the call: it may overlap anything but fresh results
-        return ("input", 0, 1 << 62) if which < self.inputs else (which, 0, 1 << 62)
+    def _span(self, b: Buffer) -> Span:
+        """Each input and result is a memory of its own: callers see to it that no input is written by another name."""
+        place = self._place(b)
+        return span_of(b) if place is None else Span(place.which, place.offset, place.offset + b.nbytes)
 
     # --- running ---
 
@@ -207,29 +162,20 @@ class Batch:
             with profile.timed("replay", f"replay of {len(self.launches)} kernels"):
                 self._run_one_by_one(buffers, values)
             return
-        profiled = PROFILE.value
+        profiled = bool(PROFILE.value)
         start, began = time.perf_counter(), profile.now()
         addresses = [b.opaque for b in buffers]
+        known = {**self.values, **values}
         for s in self.segments:
             if isinstance(s, Launch):
                 begin = profile.now()
                 self._run_launch(s, buffers, values)
                 if profiled:
                     self._profile(s, values, begin, profile.now())
-                continue
-            memory = s.memory
-            for pack, offset, which, more in s.patch:  # type: ignore[attr-defined]
-                pack(memory, offset, addresses[which] + more)
-            if s.symbolic:
-                self._bind(s, values)
-            if profiled and hasattr(s.device, "run_batch_timed"):
-                times = s.device.run_batch_timed(s.address, len(s.launches), s.scratch)
-                for launch, chunks in zip(s.launches, times, strict=True):
-                    if chunks:
-                        self._profile(launch, values, min(c.begin for c in chunks), max(c.end for c in chunks))
-                        profile.record_workers(self._name(launch), chunks)
-                continue
-            s.device.run_batch(s.address, len(s.launches), s.scratch)
+            elif profiled:
+                self._run_timed(s, addresses, known)
+            else:
+                s.commands.run(addresses, [known[v] for v in s.variables])
         if profiled:
             profile.record("replay", f"replay of {len(self.launches)} kernels", "", began, profile.now())
         elapsed = time.perf_counter() - start
@@ -238,15 +184,12 @@ class Batch:
                 name, self.ops if i == 0 else 0, self.bytes if i == 0 else 0, elapsed if i == 0 else 0.0, count
             )
 
-    def _bind(self, s: Segment, values: dict[str, int]) -> None:
-        known = {**self.values, **values}
-        for record, at, launch in s.symbolic:
-            loaded = launch.loaded
-            assert loaded is not None
-            numbers, chunks = loaded.launch_values(known)
-            struct.pack_into("<q", s.view, record * RECORD_BYTES + 16, chunks)  # type: ignore[attr-defined]
-            for k, v in enumerate(numbers):
-                struct.pack_into("<q", s.view, at + 8 * (len(launch.buffers) + k), v)  # type: ignore[attr-defined]
+    def _run_timed(self, s: Segment, addresses: list[int], known: dict[str, int]) -> None:
+        times = s.commands.run_timed(addresses, [known[v] for v in s.variables], known)
+        for launch, chunks in zip(s.launches, times, strict=True):
+            if chunks:
+                self._profile(launch, known, min(c.begin for c in chunks), max(c.end for c in chunks))
+                profile.record_workers(self._name(launch), chunks)
 
     def _run_launch(self, launch: Launch, buffers: Sequence[Buffer], values: dict[str, int]) -> float:
         actual = [self._actual(b, buffers) for b in launch.buffers]
@@ -292,14 +235,3 @@ class Batch:
                 _report(launch.loaded.name if launch.loaded is not None else "copy", launch, ops, size, seconds)
             if NAN_CHECK.value:
                 check_numbers(launch, [self._actual(b, buffers) for b in launch.buffers])
-
-
-def _meets(span: tuple[Any, int, int], others: list[tuple[Any, int, int]]) -> bool:
-    """Whether a span may share memory with one of the others; an input may lie anywhere in memory."""
-    for o in others:
-        if o[0] == span[0]:
-            if span[1] < o[2] and o[1] < span[2]:
-                return True
-        elif {o[0], span[0]} == {"input", "memory"}:
-            return True
-    return False

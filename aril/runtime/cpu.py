@@ -21,7 +21,7 @@ from aril.runtime.pool import MAX_CHUNKS, shared_pool
 from aril.runtime.target import HostTarget, host_target
 
 if TYPE_CHECKING:
-    from aril.runtime.timed import ChunkTime
+    from aril.runtime.ring import Ring
 
 _KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_int64, ctypes.c_void_p)
 
@@ -71,6 +71,16 @@ class CPUProgram(Program):
                 f"values; it was given {len(buffers)} and {len(values)}: {error}"
             ) from None
 
+    def bound(self, buffers: Sequence[int], values: Sequence[int] = ()) -> Callable[[], None]:
+        """A launch of one chunk on the calling thread with these arguments, to be called any number of times."""
+        args, scratch = self.pack_args(buffers, values), ctypes.create_string_buffer(self.scratch_bytes + 64)
+        call, aligned = self._call, -(-ctypes.addressof(scratch) // 64) * 64
+
+        def launch(keep: object = (self, scratch)) -> None:
+            call(args, 0, aligned)
+
+        return launch
+
     def __call__(
         self, buffers: Sequence[int], values: Sequence[int] = (), chunks: int | None = None, wait: bool = False
     ) -> float | None:
@@ -114,7 +124,7 @@ def _own_scratch(nbytes: int) -> int:
 class CPUDevice(DeviceBase):
     """This machine's CPU. `CPU:1` and so on are the same cores and memory under other names, for trying out sharding.
 
-    They share the pool: records for several of them in one batch run side by side.
+    They share the pool: launches for several of them in one batch run side by side.
     """
 
     NAME = "CPU"
@@ -143,21 +153,8 @@ class CPUDevice(DeviceBase):
         except ObjectError as error:
             raise DeviceError(f"{self.name} cannot load kernel {kernel.name!r}: {error}") from error
 
-    def run_batch_timed(self, address: int, count: int, scratch_bytes: int = 0) -> list[list[ChunkTime]]:
-        """`run_batch` that tells when and by whom each chunk of each record was done."""
-        from aril.runtime.timed import run_batch_timed
+    @property
+    def ring(self) -> Ring:
+        from aril.runtime.pool_ring import pool_ring
 
-        pool = shared_pool()
-        if scratch_bytes:
-            pool.ensure_scratch(scratch_bytes)
-        return run_batch_timed(pool, address, count)
-
-    def run_batch(self, address: int, count: int, scratch_bytes: int = 0) -> None:
-        """Run `count` records (see `pool.pack_record`) in one native call; returns when all are done.
-
-        `scratch_bytes` is the largest that any of the kernels needs.
-        """
-        pool = shared_pool()
-        if scratch_bytes:
-            pool.ensure_scratch(scratch_bytes)
-        pool.run_batch(address, count)
+        return pool_ring()

@@ -1,9 +1,9 @@
 """The native worker pool: threads that start once and walk batches of kernels together with the calling thread.
 
-In comes the address of a batch, an array of 64-byte records {fn, args, chunks, flags, next}; out goes the work, done.
-A batch is one native call, without the GIL. Participants take a record's chunks from its atomic counter, in order, and
-meet only at records flagged as barriers, where they spin a bounded time before they sleep on a futex. A chunk never
-knows who runs it, so results do not depend on the number of workers. `pool_ir.py` is the loop itself.
+In comes the address of a batch (`ring.py` says how it is written); out goes the work, done. A batch is one native call,
+without the GIL. Participants take a record's chunks from its atomic counter and wait only for the records whose memory
+it needs: they spin a bounded time, then sleep on a futex. A chunk never knows who runs it, so results do not depend on
+the number of workers. `pool_ir.py` and `pool_walk.py` are the loop itself.
 """
 
 from __future__ import annotations
@@ -21,25 +21,11 @@ from aril.runtime import pool_ir, pool_places
 from aril.runtime.elf import LoadedObject, external_symbol, load_object
 from aril.runtime.llvm import compile_cached
 from aril.runtime.memory import map_pages, unmap_pages
-from aril.runtime.pool_ir import FLAG_BARRIER, RECORD_BYTES
 from aril.runtime.target import generic_target, host_target, usable_cores
 
 # Longer than a launch from Python takes, shorter than a scheduler's time slice.
 SPIN_S = 60e-6
-MAX_CHUNKS = (1 << 31) - 1  # chunks a batch, counted in 32 bits (a futex has no more)
-
-_RECORD = struct.Struct("<QQqi")
-
-
-def pack_record(memory: memoryview, index: int, fn: int, args: int, chunks: int, barrier: bool = False) -> None:
-    """Write record `index` of a batch in `memory` (bytes, the batch 64-byte aligned).
-
-    `fn` and `args` are addresses that stay valid while the batch runs. With `barrier`, everything in the records
-    before is done before any chunk of this one starts.
-    """
-    if not 0 <= chunks <= MAX_CHUNKS:
-        raise ValueError(f"a kernel is launched with 0 to {MAX_CHUNKS} chunks, not {chunks}")
-    _RECORD.pack_into(memory, index * RECORD_BYTES, fn, args, chunks, FLAG_BARRIER if barrier else 0)
+MAX_CHUNKS = (1 << 31) - 1  # chunks of a kernel
 
 
 @lru_cache(maxsize=1)
@@ -47,6 +33,11 @@ def _code() -> LoadedObject:
     # The oldest instruction set will do: nothing here computes. Kept for good, as threads run in it.
     arch = host_target().arch
     return load_object(compile_cached(pool_ir.pool_ir(arch), generic_target(arch)))
+
+
+def copy_function() -> int:
+    """The address of the kernel that copies (`pool_ir.COPY_BYTES` a chunk). Its arguments: to, from, bytes."""
+    return _code().symbols["aril_pool_copy"]
 
 
 class Pool:
@@ -63,7 +54,8 @@ class Pool:
         self._scratch_bytes = 0
         self._scratch = (0, 0)
         self._handles: list[int] = []
-        self._run = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)(symbols["aril_pool_run"])
+        self._run = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(symbols["aril_pool_run"])
+        self.submission = {"ring_run": symbols["aril_pool_run"], "ring_pool": self._base}  # for `pool_ring.py`
         one = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int64)
         self._run_one = one(symbols["aril_pool_run_one"])
         self.ensure_scratch(scratch_bytes)
@@ -116,10 +108,10 @@ class Pool:
             self._memory[pool_ir.SCRATCH : pool_ir.SCRATCH + len(table)] = table
             self._scratch_bytes = nbytes
 
-    def run_batch(self, address: int, count: int) -> None:
-        """Run the `count` records at `address` (64-byte aligned) and return when all are done."""
+    def run_batch(self, address: int) -> None:
+        """Run the batch at `address` (see `ring.py`) and return when all of it is done."""
         with self.lock:
-            self._run(self._base, address, count)
+            self._run(self._base, address)
 
     def run_one(self, fn: int, args: bytes, chunks: int) -> None:
         """Run one kernel; `args` are its packed slots."""

@@ -1,24 +1,24 @@
 """Batches with a clock: when each chunk of each kernel began and ended, and on which participant of the pool.
 
-In: a packed batch (`pool.pack_record`). Out: the times of its chunks. Every record is replaced by one that calls a
-small compiled function, which reads the clock around the kernel; order, barriers and threads stay as they are.
+In: an encoded batch. Out: the times of its chunks. For the time of a run every record calls a small compiled function
+instead, which reads the clock around the kernel; order, waits and threads stay as they are.
 """
 
 from __future__ import annotations
 
 import ctypes
 import struct
+from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import NamedTuple
 
-from aril.device import host_memory
 from aril.runtime.elf import LoadedObject, load_object
 from aril.runtime.llvm import compile_cached
-from aril.runtime.pool import Pool
-from aril.runtime.pool_ir import RECORD_BYTES
+from aril.runtime.pool_ir import R_FN
+from aril.runtime.ring import ChunkTime
 from aril.runtime.target import generic_target, host_target
 
-_RECORD = struct.Struct("<QQqi")  # function, arguments, chunks, flags
+_CALL = struct.Struct("<QQ")  # function and arguments, next to each other in a record (from R_FN on)
+_ARGS = struct.Struct("<QQQ")  # of the small function: the kernel, its arguments, its rows
 _ROW = struct.Struct("<qqQ")  # begin, end, scratch memory of the participant
 
 # CLOCK_MONOTONIC is the clock of time.perf_counter_ns (clock_gettime(2)). The arguments are the kernel, its own
@@ -58,38 +58,31 @@ define void @aril_timed(ptr %args, i64 %chunk, ptr %scratch) {
 """
 
 
-class ChunkTime(NamedTuple):
-    """When a chunk ran, by `time.perf_counter_ns`, and the scratch memory of whoever ran it (one a participant)."""
-
-    begin: int
-    end: int
-    who: int
-
-
 @lru_cache(maxsize=1)
 def _code() -> LoadedObject:
     return load_object(compile_cached(_TEXT, generic_target(host_target().arch)))
 
 
-def run_batch_timed(pool: Pool, address: int, count: int) -> list[list[ChunkTime]]:
-    """Run the `count` records at `address`; for each record the times of its chunks."""
+def run_timed(
+    memory: memoryview, records: Sequence[int], chunks: Sequence[int], run: Callable[[], None]
+) -> list[list[ChunkTime]]:
+    """`run()` the batch in `memory`; for each of its records (their bytes from its start) the times of its chunks."""
     timed = _code().symbols["aril_timed"]
-    given = host_memory(address, count * RECORD_BYTES)
-    rows = [_RECORD.unpack_from(given, i * RECORD_BYTES) for i in range(count)]
-    chunks = [row[2] for row in rows]
-    at_args = count * RECORD_BYTES
-    at_times = at_args + 24 * count
-    block = ctypes.create_string_buffer(at_times + 24 * sum(chunks) + 64)
-    base = -(-ctypes.addressof(block) // 64) * 64
-    memory = host_memory(base, at_times + 24 * sum(chunks))
-    place = at_times
-    for i, (fn, args, n, flags) in enumerate(rows):
-        _RECORD.pack_into(memory, i * RECORD_BYTES, timed, base + at_args + 24 * i, n, flags)
-        struct.pack_into("<QQQ", memory, at_args + 24 * i, fn, args, base + place)
-        place += 24 * n
-    pool.run_batch(base, count)
+    at_times = _ARGS.size * len(records)
+    block = ctypes.create_string_buffer(at_times + _ROW.size * sum(chunks))
+    base, place = ctypes.addressof(block), at_times
+    before = [_CALL.unpack_from(memory, r + R_FN) for r in records]
+    try:
+        for i, (r, n, call) in enumerate(zip(records, chunks, before, strict=True)):
+            _ARGS.pack_into(block, _ARGS.size * i, *call, base + place)
+            _CALL.pack_into(memory, r + R_FN, timed, base + _ARGS.size * i)
+            place += _ROW.size * n
+        run()
+    finally:
+        for r, call in zip(records, before, strict=True):
+            _CALL.pack_into(memory, r + R_FN, *call)
     out, place = [], at_times
     for n in chunks:
-        out.append([ChunkTime(*_ROW.unpack_from(memory, place + 24 * k)) for k in range(n)])
-        place += 24 * n
+        out.append([ChunkTime(*_ROW.unpack_from(block, place + _ROW.size * k)) for k in range(n)])
+        place += _ROW.size * n
     return out

@@ -16,8 +16,8 @@ import pytest
 from aril.device import Device
 from aril.runtime import pool_ir as pool_ir_module
 from aril.runtime.llvm import compile_ir
-from aril.runtime.pool import RECORD_BYTES, Pool, pack_record, shared_pool
-from aril.runtime.pool_ir import pool_ir
+from aril.runtime.pool import Pool, copy_function, shared_pool
+from aril.runtime.pool_ir import COPY_BYTES, QUEUE_BYTES, QUEUES, R_LEFT, RECORD_BYTES, pool_ir
 from aril.runtime.target import generic_target
 from tests.runtime.kernels import ADD, SCRATCH, TOTAL, kernel
 
@@ -25,23 +25,46 @@ N = 256
 
 
 class Batch:
-    """A batch on its own memory: `add(program, chunks, buffers, values, barrier)` and then `run(pool)`."""
+    """A batch written by hand: `add(program, chunks, buffers, values, waits, queue)`, then `run(pool)` as often as wanted.
+
+    `waits` are numbers of records; None stands for all so far.
+    """
 
     def __init__(self) -> None:
-        self.memory = mmap.mmap(-1, 1000 * RECORD_BYTES)
-        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
-        self.count = 0
+        self.records = []
         self.keep = []
 
-    def add(self, program, chunks, buffers, values=(), barrier=True):
+    def add(self, program, chunks, buffers, values=(), waits=None, queue=0):
         args = ctypes.create_string_buffer(program.pack_args(buffers, values))
         self.keep += [args, program]
-        view = memoryview(self.memory)
-        pack_record(view, self.count, program.address, ctypes.addressof(args), chunks, barrier)
-        self.count += 1
+        waits = range(len(self.records)) if waits is None else waits
+        self.records.append((program.address, ctypes.addressof(args), chunks, list(waits), queue))
+
+    def write(self):
+        queues = 1 + max(r[4] for r in self.records)
+        order = sorted(range(len(self.records)), key=lambda i: self.records[i][4])
+        start = -(-(QUEUES + QUEUE_BYTES * queues) // 64) * 64
+        place = {i: start + RECORD_BYTES * n for n, i in enumerate(order)}
+        at = start + RECORD_BYTES * len(order)
+        self.memory = mmap.mmap(-1, at + 8 * sum(len(r[3]) for r in self.records) + 8)
+        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
+        struct.pack_into("<q", self.memory, 0, queues)
+        for q in range(queues):
+            mine = [place[i] for i in order if self.records[i][4] == q] or [start]
+            end = mine[-1] + RECORD_BYTES if any(r[4] == q for r in self.records) else start
+            struct.pack_into(
+                "<QQq", self.memory, QUEUES + QUEUE_BYTES * q, self.address + mine[0], self.address + end, q
+            )
+        for i, (fn, args, chunks, waits, _) in enumerate(self.records):
+            row = (fn, args, chunks, self.address + at, len(waits), 0, chunks)
+            struct.pack_into("<QQqQqqq", self.memory, place[i], *row)
+            for w in waits:
+                struct.pack_into("<Q", self.memory, at, self.address + place[w] + R_LEFT)
+                at += 8
 
     def run(self, pool):
-        pool.run_batch(self.address, self.count)
+        self.write()
+        pool.run_batch(self.address)
 
 
 @contextlib.contextmanager
@@ -86,7 +109,7 @@ def test_every_chunk_runs_exactly_once(add, threads):
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
-def test_a_record_with_a_barrier_sees_all_of_the_records_before(add, total, threads):
+def test_a_record_sees_all_of_the_records_it_waits_for(add, total, threads):
     """Sums taken by several chunks, single chunks among them, between updates: each sees a whole number of updates."""
     with pool_of(threads) as pool:
         for turn in range(30):
@@ -105,12 +128,12 @@ def test_a_record_with_a_barrier_sees_all_of_the_records_before(add, total, thre
 
 
 @pytest.mark.parametrize("threads", [2, 4])
-def test_records_without_barriers_all_run(add, threads):
+def test_records_that_wait_for_nothing_all_run(add, threads):
     with pool_of(threads) as pool:
         arrays = [ints() for _ in range(50)]
         batch = Batch()
         for index, (_, address) in enumerate(arrays):
-            batch.add(add, (1, 5, N)[index % 3], [address], [index], barrier=False)
+            batch.add(add, (1, 5, N)[index % 3], [address], [index], waits=())
         for times in (1, 2, 3):
             batch.run(pool)  # a batch may be run again as it is
             for index, (data, _) in enumerate(arrays):
@@ -118,8 +141,8 @@ def test_records_without_barriers_all_run(add, threads):
                 assert list(data) == [index * times] * chunks + [0] * (N - chunks)
 
 
-def test_a_single_record_before_an_unflagged_one_is_still_ordered_by_the_last_barrier(add, total):
-    """add | barrier: one chunk | no barrier: many chunks. The last may overlap the second, but not the first."""
+def test_a_record_waits_for_what_it_names_only(add, total):
+    """add | one chunk elsewhere | many chunks after the first only, which sees the first whole."""
     with pool_of(3) as pool:
         for _ in range(100):
             data, address = ints()
@@ -127,11 +150,63 @@ def test_a_single_record_before_an_unflagged_one_is_still_ordered_by_the_last_ba
             out, where = ints(8)
             batch = Batch()
             batch.add(add, N, [address], [1])
-            batch.add(add, 1, [elsewhere], [1], barrier=True)
-            batch.add(total, 8, [address, where], [N], barrier=False)
+            batch.add(add, 1, [elsewhere], [1], waits=[])
+            batch.add(total, 8, [address, where], [N], waits=[0])
             batch.run(pool)
             assert list(out) == [N] * 8
             assert other[0] == 1
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 5])
+@pytest.mark.parametrize("queues", [1, 2, 4])
+def test_random_programs_of_several_queues_compute_what_they_would_in_order(add, total, threads, queues):
+    """Cells are added to and summed; each record waits for those that touched its cells. Sleeps between runs."""
+    rng = random.Random(100 * threads + queues)
+    with pool_of(threads) as pool:
+        for turn in range(30):
+            cells = [ints(64) for _ in range(5)]
+            model = [[0] * 64 for _ in cells]
+            readers, writer = [[] for _ in cells], [None] * len(cells)
+            batch, sums = Batch(), []
+            for i in range(rng.randint(1, 80)):
+                c, chunks, queue = rng.randrange(5), rng.choice([1, 1, 1, 2, 7, 64]), rng.randrange(queues)
+                if rng.random() < 0.6:
+                    waits = readers[c] + ([writer[c]] if writer[c] is not None else [])
+                    batch.add(add, chunks, [cells[c][1]], [i], waits, queue)
+                    readers[c], writer[c] = [], i
+                    model[c] = [v + i if k < chunks else v for k, v in enumerate(model[c])]
+                else:
+                    out, where = ints(chunks)
+                    waits = [writer[c]] if writer[c] is not None else []
+                    batch.add(total, chunks, [cells[c][1], where], [64], waits, queue)
+                    readers[c].append(i)
+                    sums.append((out, [sum(model[c])] * chunks))
+            if turn % 10 == 0:
+                time.sleep(0.001)  # the workers sleep
+            batch.run(pool)
+            assert [list(data) for data, _ in cells] == model
+            assert [list(out) for out, _ in sums] == [s for _, s in sums]
+
+
+def test_queues_are_walked_side_by_side(add):
+    """Two queues in which every record waits for the other's one before: a queue at a time would never end."""
+    with pool_of(2) as pool:
+        data, address = ints(4)
+        batch = Batch()
+        for i in range(40):
+            batch.add(add, 1, [address], [i], waits=[i - 1] if i else [], queue=i % 2)
+        batch.run(pool)
+        assert data[0] == sum(range(40))
+
+
+@pytest.mark.parametrize("size", [1, 1000, COPY_BYTES, COPY_BYTES + 1, 3 * COPY_BYTES - 5])
+def test_a_copy_moves_every_byte_and_no_other(size):
+    source = ctypes.create_string_buffer(os.urandom(size), size + 8)
+    target = ctypes.create_string_buffer(b"\xab" * (size + 8), size + 8)
+    args = struct.pack("<QQq", ctypes.addressof(target), ctypes.addressof(source), size)
+    with pool_of(2) as pool:
+        pool.run_one(copy_function(), args, -(-size // COPY_BYTES))
+    assert target.raw == source.raw[:size] + b"\xab" * 8
 
 
 @pytest.mark.parametrize("threads", [1, 4])
@@ -163,8 +238,6 @@ def test_several_python_threads_may_launch(add):
 
 
 def test_workers_sleep_and_wake_again(add):
-    import time
-
     with pool_of(3) as pool:
         data, address = ints()
         for turn in range(20):
@@ -225,11 +298,6 @@ def test_a_child_of_fork_has_a_pool_of_its_own(add):
     assert struct.unpack(f"<{N}q", answer) == (2,) * N
     shared_pool().run_one(add.address, args, N)
     assert list(data) == [2] * N  # the child's memory was its own
-
-
-def test_a_launch_count_out_of_range_is_refused():
-    with pytest.raises(ValueError, match="chunks"):
-        pack_record(memoryview(bytearray(64)), 0, 0, 0, 1 << 31)
 
 
 @pytest.mark.parametrize("arch", ["x86_64", "aarch64"])
