@@ -16,6 +16,8 @@ from typing import Any, Generic, ParamSpec, TypeVar
 
 from aril.config import JIT, JITBEAM, Context
 from aril.device import Buffer
+from aril.engine.commands import span_of
+from aril.engine.hazards import Area, written_twice
 from aril.engine.lock import locked, noted
 from aril.engine.realize import Capture, JitError, is_realized, local, realize_uops, storage_of
 from aril.engine.replay import Batch
@@ -39,6 +41,7 @@ class _Captured:
     __slots__ = (
         "batch",
         "fresh",
+        "guarded",
         "layouts",
         "outputs",
         "runs",
@@ -60,6 +63,7 @@ class _Captured:
         self.signature, self.batch, self.template = signature, batch, template
         self.outputs, self.fresh = outputs, fresh
         self.state: dict[int, Buffer] = {}  # memory from outside that the batch writes, by identity
+        self.guarded: Area | None = None  # the bytes of that memory
         self.written_inputs: list[int] = []
         self.layouts: list[Layout | None] | None = None  # of the inputs, where some are split over devices
         self.used: list[int] = []  # the inputs that its kernels touch
@@ -271,15 +275,17 @@ class Jit(Generic[P, R]):
         """
         if not c.state and not c.written_inputs:
             return
-        written = {id(b.base or b) for b in c.state.values()}
-        for i in c.used:
-            root = id(inputs[i].base or inputs[i])
-            if root in written or any(k != i and id(inputs[k].base or inputs[k]) == root for k in c.written_inputs):
-                raise JitError(
-                    f"{_name(self.function)} writes into the memory of tensor {i} of its arguments "
-                    "by another name (an attribute, a "
-                    "closure, a second argument): use one name for it, or pass a clone()"
-                )
+        if c.guarded is None:
+            c.guarded = Area([span_of(b) for b in c.state.values()])
+        spans = {k: span_of(inputs[k]) for k in c.used}
+        i = next((k for k, s in spans.items() if c.guarded.meets(s)), None)
+        i = written_twice(spans, set(c.written_inputs)) if i is None else i
+        if i is not None:
+            raise JitError(
+                f"{_name(self.function)} writes into the memory of tensor {i} of its arguments "
+                "by another name (an attribute, a "
+                "closure, a second argument): use one name for it, or pass a clone()"
+            )
 
     def _refuse_rebinding(self, capture: Capture, before: dict[int, tuple[weakref.ref[Tensor], UOp]]) -> None:
         """JitError where a tensor that the batch reads from outside is gone now: its name stands for another tensor."""

@@ -27,8 +27,10 @@ def ring_of(loaded: Any, devices: Sequence[str]) -> Ring | None:
 
 
 def span_of(b: Buffer) -> Span:
-    """The memory behind a buffer that has an address."""
-    return Span("memory", b.opaque, b.opaque + b.nbytes)
+    """The memory behind a buffer: bytes of this process, or of the block that it is a view of."""
+    if Device[b.device].allocator.host_visible:
+        return Span("host", b.opaque, b.opaque + b.nbytes)
+    return Span(id(b.base or b), b.offset_bytes, b.offset_bytes + b.nbytes)
 
 
 def submission(

@@ -19,6 +19,34 @@ class Span(NamedTuple):
     end: int
 
 
+class Area:
+    """Bytes of several memories, asked whether a span meets them."""
+
+    def __init__(self, spans: Iterable[Span]) -> None:
+        self.of: dict[Hashable, tuple[list[int], list[int]]] = {}
+        for s in sorted([s for s in spans if s.start < s.end], key=lambda s: s.start):
+            starts, ends = self.of.setdefault(s.memory, ([], []))
+            starts.append(s.start)
+            ends.append(max(s.end, ends[-1]) if ends else s.end)  # the furthest so far
+
+    def meets(self, s: Span) -> bool:
+        """Whether `s` has a byte in common with it."""
+        starts, ends = self.of.get(s.memory, ((), ()))
+        k = bisect_left(starts, s.end)
+        return k > 0 and s.start < s.end and ends[k - 1] > s.start
+
+
+def written_twice(spans: dict[int, Span], written: set[int]) -> int | None:
+    """The number of a span with a byte that another one has too, where at least one of the two is written."""
+    ends: dict[Hashable, tuple[int, int]] = {}  # the furthest end of all spans so far, and of those written
+    for k, s in sorted([(k, s) for k, s in spans.items() if s.start < s.end], key=lambda one: one[1].start):
+        end, end_written = ends.get(s.memory, (s.start, s.start))
+        if s.start < (end if k in written else end_written):
+            return k
+        ends[s.memory] = max(end, s.end), max(end_written, s.end) if k in written else end_written
+    return None
+
+
 class _Bytes:
     """Who wrote and who has read since, for each stretch of one memory: stretches follow each other without gaps."""
 

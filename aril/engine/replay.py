@@ -11,7 +11,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
 
 from aril.config import DEBUG, NAN_CHECK, PROFILE
 from aril.device import Buffer, Device, GlobalCounters, readable_size

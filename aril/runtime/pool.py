@@ -1,6 +1,6 @@
 """The native worker pool: threads that start once and walk batches of kernels together with the calling thread.
 
-In comes the address of a batch (`ring.py` says how it is written); out goes the work, done. A batch is one native call,
+In comes the address of a batch (`pool_ir.py` says how it looks, `pool_ring.py` writes it); out goes the work, done. A batch is one native call,
 without the GIL. Participants take a record's chunks from its atomic counter and wait only for the records whose memory
 it needs: they spin a bounded time, then sleep on a futex. A chunk never knows who runs it, so results do not depend on
 the number of workers. `pool_ir.py` and `pool_walk.py` are the loop itself.
@@ -54,8 +54,7 @@ class Pool:
         self._scratch_bytes = 0
         self._scratch = (0, 0)
         self._handles: list[int] = []
-        self._run = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(symbols["aril_pool_run"])
-        self.submission = {"ring_run": symbols["aril_pool_run"], "ring_pool": self._base}  # for `pool_ring.py`
+        self.submission = {"ring_run": symbols["aril_pool_run"], "ring_pool": self._base}  # what calls it
         one = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int64)
         self._run_one = one(symbols["aril_pool_run_one"])
         self.ensure_scratch(scratch_bytes)
@@ -107,11 +106,6 @@ class Pool:
             table = struct.pack(f"<{self.threads}Q", *(base + each * index for index in range(self.threads)))
             self._memory[pool_ir.SCRATCH : pool_ir.SCRATCH + len(table)] = table
             self._scratch_bytes = nbytes
-
-    def run_batch(self, address: int) -> None:
-        """Run the batch at `address` (see `ring.py`) and return when all of it is done."""
-        with self.lock:
-            self._run(self._base, address)
 
     def run_one(self, fn: int, args: bytes, chunks: int) -> None:
         """Run one kernel; `args` are its packed slots."""

@@ -1,7 +1,7 @@
 """The worker loop of the CPU runtime as LLVM IR: compiled like any kernel, once, and kept in the disk cache.
 
 In comes an architecture's name; out goes the module's text. `pool.py` explains the protocol and owns the memory,
-`ring.py` says how a batch is written.
+`pool_ring.py` writes batches.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Batches for the worker pool: 64-byte records in queues, their waits, and the call that runs them. See `pool_ir.py`."""
+"""Batches for the worker pool: records in queues, their waits, and the call that runs them. See `pool_ir.py`."""
 
 from __future__ import annotations
 

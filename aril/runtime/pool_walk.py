@@ -1,4 +1,4 @@
-"""How a participant of the pool walks a batch: part of the LLVM IR of `pool_ir.py`, which fills in the numbers in braces.
+"""How a participant of the pool walks a batch: a part of the LLVM IR of `pool_ir.py`, which puts the numbers in.
 
 A batch is queues of records. A record may start when all records it waits for are done; who runs it does not matter.
 """

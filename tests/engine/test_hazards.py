@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from aril.engine.hazards import Span, waits
+from aril.engine.hazards import Area, Span, waits, written_twice
 
 
 def meets(a: Span, b: Span) -> bool:
@@ -84,3 +84,16 @@ def test_many_readers_of_one_place_cost_no_more_than_they_are():
     found = waits([([], [a]), *[([a], [Span("n", 8 * i, 8 * i + 8)]) for i in range(500)], ([b], [a])])
     assert found[1:-1] == [(0,)] * 500
     assert found[-1] == tuple(range(1, 501))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_bytes_written_by_two_names_are_found(seed):
+    rng = random.Random(seed)
+    for _ in range(50):
+        spans = {k: Span(rng.choice("mn"), s, s + rng.randrange(12)) for k, s in enumerate(rng.sample(range(200), 12))}
+        written = {k for k in spans if rng.random() < 0.3}
+        pairs = [(a, b) for a in spans for b in spans if a < b and {a, b} & written and meets(spans[a], spans[b])]
+        assert (written_twice(spans, written) is None) == (not pairs)
+        area = Area([spans[k] for k in written])
+        for s in spans.values():
+            assert area.meets(s) == any(meets(s, spans[k]) for k in written)

@@ -25,7 +25,7 @@ N = 256
 
 
 class Batch:
-    """A batch written by hand: `add(program, chunks, buffers, values, waits, queue)`, then `run(pool)` as often as wanted.
+    """A batch written by hand: `add(program, chunks, buffers, values, waits, queue)`, then `run(pool)`.
 
     `waits` are numbers of records; None stands for all so far.
     """
@@ -64,7 +64,9 @@ class Batch:
 
     def run(self, pool):
         self.write()
-        pool.run_batch(self.address)
+        call = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(pool.submission["ring_run"])
+        with pool.lock:
+            call(pool.submission["ring_pool"], self.address)
 
 
 @contextlib.contextmanager
