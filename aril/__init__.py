@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from aril import nn as nn
+    from aril.captured import load_captured as load_captured
     from aril.config import Context as Context
     from aril.device import Device as Device
     from aril.device import GlobalCounters as GlobalCounters
@@ -33,10 +34,13 @@ _WHERE: dict[str, tuple[str, str]] = {
     "dtypes": ("aril.dtype", "dtypes"),
     "function": ("aril.function", "function"),
     "jit": ("aril.jit", "jit"),
+    "load_captured": ("aril.captured", "load_captured"),
     "nn": ("aril.nn", ""),
 }
 
-__all__ = ["Context", "Device", "GlobalCounters", "Tensor", "Variable", "dtypes", "function", "jit", "nn"]
+__all__ = [
+    "Context", "Device", "GlobalCounters", "Tensor", "Variable", "dtypes", "function", "jit", "load_captured", "nn",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -9,9 +9,10 @@ import functools
 import gc
 import inspect
 import itertools
+import os
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from aril.config import JIT, JITBEAM, Context
@@ -19,7 +20,7 @@ from aril.device import Buffer
 from aril.engine.commands import span_of
 from aril.engine.hazards import Area, written_twice
 from aril.engine.lock import locked, noted
-from aril.engine.realize import Capture, JitError, is_realized, local, realize_uops, storage_of
+from aril.engine.realize import Capture, JitError, Launch, is_realized, local, realize_uops, storage_of
 from aril.engine.replay import Batch
 from aril.nested import replaced
 from aril.nested import tensors as tensors_in
@@ -35,7 +36,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class _Captured:
+class Captured:
     """One captured batch with what it expects and how its results are rebuilt."""
 
     __slots__ = (
@@ -106,7 +107,7 @@ class Jit(Generic[P, R]):
     def __init__(self, function: Callable[P, R]) -> None:
         self.function = function
         self.calls = 0
-        self.captured: _Captured | None = None
+        self.captured: Captured | None = None
         self.of_owner: dict[int, tuple[weakref.ref[Any], Jit[P, R]]] = {}  # of a method: one for each object
         self.names = _parameter_names(function)
         self.lock = threading.RLock()  # calls of one capture come one after the other: they share its records
@@ -127,11 +128,32 @@ class Jit(Generic[P, R]):
                 ) from error
         bound = functools.partial(found[1], owner)  # type: ignore[arg-type]
         bound.reset = found[1].reset  # type: ignore[attr-defined]
+        bound.save = found[1].save  # type: ignore[attr-defined]
         return bound
 
     def reset(self) -> None:
         """Capture again at the next calls."""
         self.calls, self.captured = 0, None
+
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        state: Mapping[str, Tensor] | None = None,
+        weights: str | os.PathLike[str] | None = None,
+        compiled: bool = True,
+    ) -> None:
+        """Write what was captured as a file that `aril.load_captured` runs in a process without this function.
+
+        What it reaches outside of its arguments (weights, optimizer state, random numbers) is saved by value. `state`
+        names tensors of it, so that the loaded program's `state` has them by name: `get_state_dict(model)`. With
+        `weights`, a safetensors file that holds those already, the container only refers to them; on loading the file
+        is looked for beside it. `compiled=False` leaves out machine code. The file appears when it is whole.
+        Errors: ProgramError for what is not captured yet, or has no form in a file: arguments that are objects inside
+        of containers, inline source, a file that is read at every call.
+        """
+        import importlib
+
+        importlib.import_module("aril.captured").save(self, path, state, weights, compiled)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         if not JIT.value or local.capture is not None:  # inside another capture the kernels belong to the outer one
@@ -166,9 +188,7 @@ class Jit(Generic[P, R]):
     def _capture(
         self, args: Any, kwargs: Any, signature: tuple[Any, ...], tensors: list[Tensor], values: dict[str, int]
     ) -> R:
-        waiting = [t for t in alive() if _is_assigned(t.uop)]
-        if waiting:  # assignments made before are no part of what is captured
-            waiting[0].realize(*waiting[1:])
+        realize_assignments()  # those made before are no part of what is captured
         inputs = _input_buffers(tensors)
         # The function sees other names of the same memory, so that an input is told apart from a parameter it may
         # share.
@@ -176,7 +196,7 @@ class Jit(Generic[P, R]):
         stand_ins = []
         left_aliases = iter(aliases)
         for t in tensors:
-            names = {b: _name_for(next(left_aliases)) for b in memory_of(t.uop)}
+            names = {b: name_for(next(left_aliases)) for b in memory_of(t.uop)}
             stand_ins.append(t.replace_uop(t.uop.substitute(names)))
         new_args, new_kwargs = replaced((args, kwargs), iter(stand_ins))
         before = {id(t): (weakref.ref(t), t.uop) for t in alive()}
@@ -207,7 +227,7 @@ class Jit(Generic[P, R]):
 
     def _recorded(
         self, capture: Capture, aliases: list[Buffer], signature: tuple[Any, ...], out: Any, results: list[Tensor]
-    ) -> _Captured:
+    ) -> Captured:
         """The batch of what a capture ran. It holds none of the memory that its inputs, results and intermediates had
         in the captured run."""
         produced = {id(b) for launch in capture.launches for b in launch.buffers[: launch.item.outputs]}
@@ -239,15 +259,7 @@ class Jit(Generic[P, R]):
         }
         capture.graphs = []  # they hold the nodes of all that was realized on the way
         kept |= capture.held() - {id(b) for b in fresh}
-        state: dict[int, Buffer] = {}
-        written_inputs = []
-        for launch in capture.launches:
-            for b in launch.buffers[: launch.item.outputs]:
-                if id(b) in number:
-                    written_inputs.append(number[id(b)])
-                elif id(b) not in made or id(b) in kept:
-                    state[id(b)] = b
-        used = sorted({number[id(b)] for launch in capture.launches for b in launch.buffers if id(b) in number})
+        state, written_inputs, used = touched(capture.launches, aliases, kept)
         empty = {id(b): Buffer(b.device, b.size, b.dtype) for b in [*aliases, *fresh]}  # stand for those of each call
         for launch in capture.launches:
             launch.buffers = [empty.get(id(b), b) for b in launch.buffers]
@@ -256,20 +268,20 @@ class Jit(Generic[P, R]):
         capture.made, capture.nodes = [], []
         batch = Batch(capture, places_in, places_out, kept)
         template = replaced(out, itertools.repeat(Tensor(0)))
-        c = _Captured(signature, batch, template, outputs, places_out)
+        c = Captured(signature, batch, template, outputs, places_out)
         c.state, c.written_inputs, c.used = state, written_inputs, used
         return c
 
-    def _refuse_layouts(self, c: _Captured, tensors: list[Tensor]) -> None:
+    def _refuse_layouts(self, c: Captured, tensors: list[Tensor]) -> None:
         """JitError where an input is split over its devices in another way than the captured one."""
         for i, (expected, found) in enumerate(zip(c.layouts or (), _layouts(tensors) or (), strict=True)):
             if expected != found:
                 raise JitError(
-                    f"{_name(self.function)} was captured with {expected} of tensor {i} of its arguments and was "
+                    f"{name_of(self.function)} was captured with {expected} of tensor {i} of its arguments and was "
                     f"called with {found}: shard it the same way, or make another jit of it for these arguments"
                 )
 
-    def _refuse_aliases(self, c: _Captured, inputs: list[Buffer]) -> None:
+    def _refuse_aliases(self, c: Captured, inputs: list[Buffer]) -> None:
         """JitError where the memory of an input is written under another name: the batch knows no order between the
         two.
         """
@@ -282,7 +294,7 @@ class Jit(Generic[P, R]):
         i = written_twice(spans, set(c.written_inputs)) if i is None else i
         if i is not None:
             raise JitError(
-                f"{_name(self.function)} writes into the memory of tensor {i} of its arguments "
+                f"{name_of(self.function)} writes into the memory of tensor {i} of its arguments "
                 "by another name (an attribute, a "
                 "closure, a second argument): use one name for it, or pass a clone()"
             )
@@ -296,14 +308,14 @@ class Jit(Generic[P, R]):
         for u in toposort(capture.graphs, lambda n: n not in gone):
             if u in gone:
                 raise JitError(
-                    f"{_name(self.function)} reads a tensor of shape {u.shape}, {u.dtype.name}, "
+                    f"{name_of(self.function)} reads a tensor of shape {u.shape}, {u.dtype.name}, "
                     "and binds its name to another one: "
                     "a replay would read the old one again; write into it with assign()"
                 )
 
     # --- replay ---
 
-    def _replay(self, c: _Captured, signature: tuple[Any, ...], tensors: list[Tensor], values: dict[str, int]) -> R:
+    def _replay(self, c: Captured, signature: tuple[Any, ...], tensors: list[Tensor], values: dict[str, int]) -> R:
         if signature != c.signature:
             raise JitError(_difference(self.function, c.signature, signature))
         inputs = _input_buffers(tensors)
@@ -324,15 +336,41 @@ class Jit(Generic[P, R]):
             for b, which in zip(memory_of(uop), places, strict=True):
                 if which is None:
                     if id(b.storage) in c.state:
-                        names[b] = _name_for(b.storage)
+                        names[b] = name_for(b.storage)
                 elif which < len(inputs):
                     names[b] = own_nodes[which]
                 else:
                     if which not in nodes:
-                        nodes[which] = _name_for(buffers[which])
+                        nodes[which] = name_for(buffers[which])
                     names[b] = nodes[which]
             results.append(Tensor(uop.substitute(names)))
         return replaced(c.template, iter(results))  # type: ignore[no-any-return]
+
+
+def touched(
+    launches: list[Launch], inputs: list[Buffer], kept: set[int]
+) -> tuple[dict[int, Buffer], list[int], list[int]]:
+    """(memory of `kept` that launches write, by identity; the inputs that they write; the inputs that they touch)."""
+    number = {id(a): i for i, a in enumerate(inputs)}
+    state: dict[int, Buffer] = {}
+    written_inputs = []
+    for launch in launches:
+        for b in launch.buffers[: launch.item.outputs]:
+            if id(b) in number:
+                written_inputs.append(number[id(b)])
+            elif id(b) in kept:
+                state[id(b)] = b
+                if b.base is not None:  # tensors may see the whole of it
+                    state[id(b.base)] = b.base
+    used = sorted({number[id(b)] for launch in launches for b in launch.buffers if id(b) in number})
+    return state, written_inputs, used
+
+
+def realize_assignments() -> None:
+    """What has been assigned to tensors and waits to be computed is."""
+    waiting = [t for t in alive() if _is_assigned(t.uop)]
+    if waiting:
+        waiting[0].realize(*waiting[1:])
 
 
 def _left_behind(
@@ -404,7 +442,7 @@ def _layouts(tensors: list[Tensor]) -> list[Layout | None] | None:
     return [layout_of(t.uop) for t in tensors]
 
 
-def _name_for(memory: Buffer) -> UOp:
+def name_for(memory: Buffer) -> UOp:
     """A fresh node that stands for `memory`."""
     node = UOp.new_buffer(memory.device, memory.size, memory.dtype)
     node.storage = memory
@@ -412,7 +450,7 @@ def _name_for(memory: Buffer) -> UOp:
 
 
 def _difference(function: Any, expected: tuple[Any, ...], found: tuple[Any, ...]) -> str:
-    name = _name(function)
+    name = name_of(function)
     advice = "call it as captured, or make another jit of it for these arguments"
     for e, f in itertools.zip_longest(expected, found):
         if e == f:
@@ -435,7 +473,8 @@ def _parameter_names(function: Any) -> list[str]:
     return [p.name for p in kinds if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
 
 
-def _name(function: Any) -> str:
+def name_of(function: Any) -> str:
+    """What a function is called in messages."""
     return getattr(function, "__name__", None) or repr(function)
 
 

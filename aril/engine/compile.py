@@ -5,6 +5,7 @@ In: tensor-form bodies (`schedule.Item.kernel`) and a device. Out: `Loaded` kern
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import pickle
@@ -16,11 +17,11 @@ from typing import Any
 
 from aril import config
 from aril.device import CompiledKernel, Device, Program
-from aril.dtype import to_dtype
 from aril.engine import profile
 from aril.ops import Ops
 from aril.runtime import cache
 from aril.uop import Estimates, UOp
+from aril.uop.serial import from_rows, to_rows
 
 # Settings that change the code a kernel becomes; they are part of every key and are handed to the compile workers.
 CODE_SETTINGS = (
@@ -35,6 +36,7 @@ CODE_SETTINGS = (
     "DEFAULT_INT",
 )
 SETTINGS = tuple([getattr(config, n) for n in CODE_SETTINGS if hasattr(config, n)])
+KERNEL_ABI = 1  # how kernels are called (docs/ir.md); a change of that changes the number
 PARALLEL_FROM = 3  # below this many misses a worker's start costs more than it saves
 
 
@@ -153,36 +155,12 @@ def unpack_entry(entry: bytes) -> tuple[bytes, dict[str, Any]]:
 
 def encode(x: Any) -> Any:
     """An int as it is; an expression in variables as rows of plain values."""
-    if not isinstance(x, UOp):
-        return int(x)
-    order = list(x.toposort())
-    at = {u: i for i, u in enumerate(order)}
-    return [[u.op.name, u.dtype.name, [at[s] for s in u.src], _plain(u)] for u in order]
-
-
-def _plain(u: UOp) -> Any:
-    return [u.arg.name, *u.arg.vmin_vmax] if u.is_variable else u.arg
+    return to_rows([x])[0] if isinstance(x, UOp) else int(x)
 
 
 def decode(rows: Any) -> Any:
-    """Inverse of `encode`. Errors: ValueError, KeyError or TypeError for anything it does not make."""
-    if isinstance(rows, int):
-        return rows
-    built: list[UOp] = []
-    for op, dtype, src, arg in rows:
-        if op == "PARAM":
-            built.append(UOp.variable(str(arg[0]), int(arg[1]), int(arg[2]), to_dtype_any(dtype)))
-        elif op == "CONST":
-            built.append(UOp.const(to_dtype_any(dtype), arg))
-        else:
-            built.append(UOp(Ops[op], tuple([built[i] for i in src]), None, to_dtype_any(dtype)))
-    return built[-1]
-
-
-def to_dtype_any(name: str) -> Any:
-    from aril.dtype import dtypes
-
-    return dtypes.weakint if name == "weakint" else to_dtype(name)
+    """Inverse of `encode`. Errors: GraphFormatError for anything it does not make."""
+    return rows if isinstance(rows, int) else from_rows(rows, [len(rows) - 1])[0]
 
 
 def load_kernels(wanted: list[tuple[UOp, str]]) -> list[Loaded]:
@@ -341,4 +319,28 @@ def make_loaded(device: str, binary: bytes, facts: dict[str, Any]) -> Loaded:
     return Loaded(facts["name"], Device[device].load(kernel), names, chunks, estimates, device)
 
 
-__all__ = ["Loaded", "evaluate", "load_kernels", "stats"]
+def entry_of(loaded: Loaded) -> bytes | None:
+    """The entry of a loaded kernel as `make_loaded` takes it apart; None for one that is no bytes."""
+    kernel = getattr(loaded.program, "kernel", None)
+    if not isinstance(kernel, CompiledKernel):
+        return None
+    facts = {
+        "name": loaded.name, "nbufs": kernel.nbufs, "variables": list(loaded.variables),
+        "scratch": kernel.scratch_bytes, "chunks": encode(loaded.chunks), "ops": encode(loaded.estimates.ops),
+        "bytes": encode(loaded.estimates.bytes),
+    }  # fmt: skip
+    return pack_entry(kernel.binary, facts)
+
+
+def machine_key(device: str) -> str:
+    """What must be the same for one machine's compiled kernels to run on another: instructions, compiler, how kernels
+    are called."""
+    from importlib.metadata import version
+
+    opened = Device[device]
+    target = opened.target
+    parts = (KERNEL_ABI, opened.renderer_name, getattr(target, "key", target), version("llvmlite"), settings_key())
+    return hashlib.blake2b(repr(parts).encode(), digest_size=16).hexdigest()
+
+
+__all__ = ["Loaded", "entry_of", "evaluate", "load_kernels", "machine_key", "make_loaded", "stats"]
