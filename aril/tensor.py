@@ -18,6 +18,7 @@ from aril.mixin import OpMixin
 from aril.mixin.base import broadcast_shape
 from aril.ops import Ops
 from aril.schedule.shard import is_sharded_storage
+from aril.schedule.written import below_bitcasts
 from aril.tensor_custom import CustomKernelMixin
 from aril.tensor_data import uop_of_data
 from aril.tensor_hash import HashMixin
@@ -46,8 +47,6 @@ from aril.uop.node import Variable, toposort, track_origin, view_flat
 __all__ = ["Tensor", "Variable"]
 
 DeviceLike = Any  # a device's name, or a tuple of names
-
-_UNSIGNED = {1: dtypes.uint8, 2: dtypes.uint16, 4: dtypes.uint32, 8: dtypes.uint64}
 
 
 class Tensor(TensorIndexing, InteropMixin, RandomMixin, LinalgMixin, HashMixin, CustomKernelMixin, ShardMixin, OpMixin):
@@ -233,19 +232,11 @@ class Tensor(TensorIndexing, InteropMixin, RandomMixin, LinalgMixin, HashMixin, 
         """The same bits as `dtype`; with another size of elements the last axis changes. ValueError where it does
         not divide."""
         d, old = to_dtype(dtype), self.dtype
-        if d.itemsize == old.itemsize:
-            return recorded(self.uop.bitcast(d), self._device)
-        if not self.shape or self.shape[-1] * old.itemsize % d.itemsize or "b" in (d.kind, old.kind):
+        if d.itemsize != old.itemsize and (
+            not self.shape or self.shape[-1] * old.itemsize % d.itemsize or "b" in (d.kind, old.kind)
+        ):
             raise ValueError(f"bitcast: a last axis of shape {self.shape} {old.name} does not divide into {d.name}")
-        small, wide = (_UNSIGNED[size] for size in sorted((d.itemsize, old.itemsize)))
-        parts = wide.itemsize // small.itemsize
-        place = self._iota(parts).cast(wide) * small.bits
-        bits = self.bitcast(_UNSIGNED[old.itemsize])
-        if d.itemsize < old.itemsize:  # the low part first, as it lies in memory
-            out = (bits.unsqueeze(-1) >> place).cast(small).flatten(-2)
-        else:
-            out = (bits.reshape(*self.shape[:-1], -1, parts).cast(wide) << place).sum(-1)
-        return out.bitcast(d)
+        return recorded(self.uop.bitcast(d), self._device)
 
     def const(self, value: Any) -> Tensor:
         """A scalar constant of this dtype on this device."""
@@ -469,14 +460,8 @@ class Tensor(TensorIndexing, InteropMixin, RandomMixin, LinalgMixin, HashMixin, 
 
     def _write(self, view: UOp, value: UOp) -> None:
         """Store `value` at `view`, a view of this tensor's storage; this tensor and other views follow."""
-        base = storage_base(view)
-        chain = []
-        while view is not base:
-            chain += [] if view.op is Ops.DETACH else [view]
-            view = view.src[0]
-        for u in reversed(chain):
-            view = u.with_src((view, *u.src[1:]))
-        advance(base, view.store(value))
+        view, value = below_bitcasts(view, value)
+        advance(storage_base(view), view.store(value))
 
     def _kernel_target(self) -> Tensor:
         """Whole storage in its own order for a kernel to write: this tensor, or a copy of the part it shows."""

@@ -214,12 +214,12 @@ def _batch_node(u: UOp, done: dict[UOp, UOp], size: int) -> UOp:
         return _batch_index(u, src, done, size)
     if u.op is Ops.SCATTER:
         return _batch_scatter(u, src, done, size)
-    if u.op in OpGroup.ALU or u.op in (Ops.CAST, Ops.BITCAST):
+    if u.op in OpGroup.ALU or u.op is Ops.CAST:
         lifted = [_lifted(s, len(u.shape), old in done) for old, s in zip(u.src, src, strict=True)]
         shape = (size, *u.shape)
         lifted = [expand(s, shape) if s.shape and s.shape != shape else s for s in lifted]
         return u.with_src(tuple(lifted))
-    if u.op in _SAME:
+    if u.op in _SAME or u.op is Ops.BITCAST:
         return u.with_src(tuple(src))
     raise NotImplementedError(f"vmap: {u.op} of a mapped value has no rule; assign and realize outside of the function")
 

@@ -3,9 +3,10 @@
 The passes, in order:
 
 1. `normalize`: storage becomes numbered parameters; the result is the key of the schedule cache.
-2. `inline` (`uop.function`), `distribute` (`shard`: from here on a node is on one device), `drop_marks`,
-   `empty_reductions`, `read_masks_from_results` (`prepare`), `merge_sums`, `give_pads_to_operands` (`contractions`),
-   `divide_after_sums`, `split_with_maximum` (`online`), `split_long_reductions`: tensor form to tensor form.
+2. `inline` (`uop.function`), `split_bitcasts` (`prepare`), `distribute` (`shard`: from here on a node is on one
+   device), `drop_marks`, `empty_reductions`, `read_masks_from_results` (`prepare`), `merge_sums`,
+   `give_pads_to_operands` (`contractions`), `divide_after_sums`, `split_with_maximum` (`online`),
+   `split_long_reductions`: tensor form to tensor form.
 3. `choose_stored` (`fuse`): the cost rule says which values are stored.
 4. `build` (`kernels`): bodies, dependencies, merging (`merge`), chains such as attention (`chain`), order.
 5. `lower` (per kernel, on a miss of the kernel cache): tensor-form body to kernel form (then `pairs`, `rows`).
@@ -23,7 +24,13 @@ from aril.schedule.kernels import Item, Schedule, Temp
 from aril.schedule.lower import lower
 from aril.schedule.normalize import Normalized, normalize
 from aril.schedule.online import divide_after_sums, split_with_maximum
-from aril.schedule.prepare import drop_marks, empty_reductions, read_masks_from_results, split_long_reductions
+from aril.schedule.prepare import (
+    drop_marks,
+    empty_reductions,
+    read_masks_from_results,
+    split_bitcasts,
+    split_long_reductions,
+)
 from aril.uop import UOp
 from aril.uop.function import inline
 
@@ -49,7 +56,7 @@ def schedule(graph: UOp, params: int) -> Schedule:
     key = (graph, *collective.settings())
     found = None if NAN_CHECK.value else _CACHE.get(key)  # the lines of this graph, not of one like it
     if found is None:
-        sink, plan = shard.distribute(inline(graph))
+        sink, plan = shard.distribute(split_bitcasts(inline(graph)))
         for one in PASSES:
             sink = one(sink)
         found = kernels.build(sink, params)

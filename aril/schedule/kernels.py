@@ -199,7 +199,7 @@ def _draft(
             drafts[u].assigned = {t.base for t in src[: u.arg.written]}
             continue
         if u.op is Ops.STORE:
-            target, value, device, shape = src[0], src[1], u.src[0].device, u.src[0].shape
+            target, value, device, shape = _place(u.src[0], rep), src[1], u.src[0].device, u.src[0].shape
             rep[u] = u
         else:
             device = u.device or hints.get(u) or fallback
@@ -234,6 +234,13 @@ def _draft(
             assigned={target.base} if u.op is Ops.STORE else set(),
         )  # fmt: skip
     return rep, drafts, temps
+
+
+def _place(view: UOp, rep: dict[UOp, UOp]) -> UOp:
+    """The target of a store, also where a copy of the same view is stored for others to read."""
+    if view.op not in OpGroup.MOVEMENT:
+        return rep[view]
+    return view.with_src((_place(view.src[0], rep), *[rep[s] for s in view.src[1:]]))
 
 
 def _link(drafts: dict[UOp, Draft], fusion: Fusion) -> None:

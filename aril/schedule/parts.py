@@ -126,29 +126,11 @@ def gather(m: Parts, device: str) -> UOp:
     return whole if len(full) == 1 else UOp(Ops.CONTIGUOUS, (whole,))
 
 
-def reshard(m: Parts, axis: int, lengths: Sequence[int]) -> Parts:
-    """A sharded value in other stretches: each device is sent the pieces it lacks."""
-    assert m.axis is not None
-    out = []
-    held = list(zip(m.parts, starts(m.lengths), m.lengths, strict=True))
-    for device, start, n in zip(m.devices, starts(lengths), lengths, strict=True):
-        pieces = []
-        for p, s, k in held:
-            low, high = (max(s, start), min(s + k, start + n)) if axis == m.axis else (start, start + n)
-            if low < high and k:
-                pieces.append(copy(cut(p, axis, low - (s if axis == m.axis else 0), high - low), device))
-        if not pieces:
-            zero = reshape(UOp.const(m.parts[0].dtype, 0), (1,) * len(m.shape))
-            pieces = [expand(zero, _with(m.shape, axis, n))]
-        whole = join(pieces, m.axis)
-        out.append(whole if len(pieces) == 1 else UOp(Ops.CONTIGUOUS, (whole,)))
-    return m.with_parts(out, axis)
-
-
 # --- movement of a value sharded on axis `a`: (parts, axis), Parts, or None where it cannot stay sharded ---
 
 
-def _with(shape: Sequence[sint], axis: int, n: int) -> Shape:
+def with_length(shape: Sequence[sint], axis: int, n: int) -> Shape:
+    """`shape` with `n` elements on `axis`."""
     return (*shape[:axis], n, *shape[axis + 1 :])
 
 
@@ -157,19 +139,23 @@ def _reshaped(m: Parts, a: int, shape: Shape) -> Any:
     if not all(isinstance(d, int) for d in (*old, *shape)) or 0 in old:
         return None
     if sum(n != 0 for n in m.lengths) == 1 and shape:  # all of it on one device: any axis will do
-        return [reshape(p, shape if n else _with(shape, 0, 0)) for p, n in zip(m.parts, m.lengths, strict=True)], 0
+        return [
+            reshape(p, shape if n else with_length(shape, 0, 0)) for p, n in zip(m.parts, m.lengths, strict=True)
+        ], 0
     before, inner = math.prod(old[:a]), math.prod(old[a + 1 :])
     for b in range(len(shape)):
         unit = math.prod(shape[b + 1 :])
         if math.prod(shape[:b]) == before and all(n * inner % unit == 0 for n in m.lengths):
-            return [reshape(p, _with(shape, b, n * inner // unit)) for p, n in zip(m.parts, m.lengths, strict=True)], b
+            return [
+                reshape(p, with_length(shape, b, n * inner // unit)) for p, n in zip(m.parts, m.lengths, strict=True)
+            ], b
     return None
 
 
 def _expanded(m: Parts, a: int, shape: Shape) -> Any:
     if shape[a] != m.shape[a]:
         return None
-    return [expand(p, _with(shape, a, n)) for p, n in zip(m.parts, m.lengths, strict=True)], a
+    return [expand(p, with_length(shape, a, n)) for p, n in zip(m.parts, m.lengths, strict=True)], a
 
 
 def _permuted(m: Parts, a: int, order: tuple[int, ...]) -> Any:
@@ -197,18 +183,17 @@ def _shrunk(m: Parts, a: int, pairs: Any) -> Any:
 
 def _sheared(m: Parts, a: int, arg: tuple[int, int, int, int, int]) -> Any:
     axis, by, step, offset, length = arg
-    if a == axis:
-        return None
     if a != by:
         return [shear(p, *arg) for p in m.parts], a
     return [
-        shear(p, axis, by, step, offset + step * s, length) if n else _empty_shear(p, axis, length)
+        shear(p, axis, by, step, offset + step * s, length) if n else empty_shear(p, axis, length)
         for p, s, n in zip(m.parts, starts(m.lengths), m.lengths, strict=True)
     ], a
 
 
-def _empty_shear(p: UOp, axis: int, length: int) -> UOp:
-    return reshape(p, _with(p.shape, axis, length))  # no elements either way
+def empty_shear(p: UOp, axis: int, length: int) -> UOp:
+    """A shear of a part without elements."""
+    return reshape(p, with_length(p.shape, axis, length))
 
 
 def padded(m: Parts, a: int, pairs: Any, fill: Any) -> Any:

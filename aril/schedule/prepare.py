@@ -65,6 +65,36 @@ def drop_marks(sink: UOp) -> UOp:
     return done[sink]
 
 
+_UNSIGNED = {1: dtypes.uint8, 2: dtypes.uint16, 4: dtypes.uint32, 8: dtypes.uint64}
+
+
+def split_bitcasts(sink: UOp) -> UOp:
+    """A BITCAST to elements of another size is shifts of whole numbers, the low part first, as it lies in memory.
+
+    Before: ``BITCAST(x (4,) uint32, uint16)``. After: ``RESHAPE(CAST(SHR(x (4, 1), (0, 16)), uint16), (8,))``.
+    """
+    done: dict[UOp, UOp] = {}
+    for u in sink.toposort():
+        new = u.with_src(tuple([done[s] for s in u.src])) if u.src else u
+        done[u] = _shifted(new) if u.op is Ops.BITCAST and u.shape != u.src[0].shape else new
+    return done[sink]
+
+
+def _shifted(u: UOp) -> UOp:
+    x = u.src[0]
+    old, new = _UNSIGNED[x.dtype.itemsize], _UNSIGNED[u.dtype.itemsize]
+    parts = max(old.itemsize, new.itemsize) // min(old.itemsize, new.itemsize)
+    wide = old if old.itemsize > new.itemsize else new
+    place = UOp.iota(parts).cast(wide) * min(old.bits, new.bits)
+    bits, lead = x.bitcast(old), x.shape[:-1]
+    if new.itemsize < old.itemsize:
+        out = reshape((reshape(bits, (*x.shape, 1)) >> place).cast(new), u.shape)
+    else:
+        each = reshape(bits, (*lead, u.shape[-1], parts)).cast(wide)
+        out = reshape(reduce(each << place, Ops.ADD, (len(lead) + 1,)), u.shape)
+    return out.bitcast(u.dtype)
+
+
 def read_masks_from_results(sink: UOp) -> UOp:
     """`0 < x` is read from `relu(x)` where the graph has it, so that a backward pass needs the result only, not x too.
 

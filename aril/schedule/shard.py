@@ -15,7 +15,7 @@ from typing import Any
 
 from aril.dtype import dtypes
 from aril.ops import OpGroup, Ops
-from aril.schedule import collective
+from aril.schedule import borders, collective, effects
 from aril.schedule.collective import copy
 from aril.schedule.parts import (
     MOVES,
@@ -26,15 +26,13 @@ from aril.schedule.parts import (
     is_sharded_storage,
     memory_of,
     padded,
-    reshard,
     split_as,
     split_over,
     starts,
     unshard,
 )
-from aril.schedule.prepare import IDENTITY, is_flat_view, is_view
+from aril.schedule.prepare import IDENTITY, is_flat_view, is_view, split_bitcasts
 from aril.uop import UOp
-from aril.uop.call import CallArg, call_kernel
 from aril.uop.function import inline
 from aril.uop.shape import expand, movement_arg, reshape
 
@@ -52,7 +50,7 @@ def layout_of(x: UOp) -> Layout | None:
         axis, parts = base.arg[0], base.src[0].src
         lengths = tuple([1 if axis is None else p.shape[axis] for p in parts])
         return Layout(base.src[0].device, axis, lengths)  # type: ignore[arg-type]
-    m = _Spread().of(inline(x))
+    m = Spread().of(split_bitcasts(inline(x)))
     if not isinstance(m, Parts):
         return Layout(x.device, None, (1,) * len(x.device))
     return Layout(m.devices, m.axis, m.lengths if m.axis is not None else (1,) * len(m.devices))
@@ -70,7 +68,8 @@ def distribute(sink: UOp) -> tuple[UOp, tuple[tuple[int, int | None], ...]]:
         u.op is Ops.UNSHARD or (u.op is Ops.COPY and isinstance(u.arg, tuple)) for u in sink.toposort()
     ):
         return sink, ()
-    spread = _Spread()
+    spread = Spread()
+    spread.count_readers(sink)
     roots: list[UOp] = []
     new_hints: list[str] = []
     plan: list[tuple[int, int | None]] = []
@@ -117,12 +116,23 @@ def join_results(results: tuple[UOp, ...], plan: tuple[tuple[int, int | None], .
     return tuple(out)
 
 
-class _Spread:
+class Spread:
     """One walk: what has become of each node."""
 
     def __init__(self) -> None:
         self.done: dict[UOp, Value] = {}
+        self.readers: dict[UOp, int] = {}  # how many compute with a node's value; 2 stands for more
+        self.costs: dict[tuple[UOp, int], int] = {}
+        self.stretched: dict[tuple[UOp, borders.Wanted], tuple[UOp, ...]] = {}
         self.whole: dict[UOp, Parts] = {}  # values that have been brought together on every device
+
+    def count_readers(self, sink: UOp) -> None:
+        """Of each node; through what only rearranges or changes elements, but not through windows, which are made
+        once."""
+        for u in reversed(sink.toposort()):
+            alike = u.op in _ALIKE
+            for x in dict.fromkeys(u.src):
+                self.readers[x] = min(self.readers.get(x, 0) + (self.readers.get(u, 1) if alike else 1), 2)
 
     def of(self, root: UOp) -> Value:
         done = self.done
@@ -233,8 +243,12 @@ class _Spread:
             return Parts(devices, axis, tuple([copy(c, d) for c, d in zip(cuts, devices, strict=True)]))
         if v.devices == devices and v.axis == axis and v.lengths == tuple(lengths):
             return v  # type: ignore[no-any-return]
-        if v.devices == devices and v.axis is not None and not _repeats(u):
-            return reshard(v, axis, lengths)
+        if v.devices == devices and v.axis is not None:
+            wanted = borders.Wanted(devices, axis, borders.bounds_of(lengths))
+            if v.axis == axis:
+                return v.with_parts(borders.stretches(self, u, wanted), axis)  # type: ignore[no-any-return]
+            if not _repeats(u):
+                return v.with_parts(borders.exchange(v, wanted), axis)  # type: ignore[no-any-return]
         whole = self.together(u, devices)
         cuts = [cut(p, axis, s, n) for p, s, n in zip(whole.parts, starts(lengths), lengths, strict=True)]
         return whole.with_parts(cuts, axis)
@@ -276,8 +290,12 @@ class _Spread:
         more = tuple([self.one(s) for s in u.src[1:]])
         if m.axis is None:
             return m.with_parts([u.with_src((p, *more)) for p in m.parts], None)
+        if u.op is Ops.SHEAR and m.axis == u.arg[0]:
+            return borders.windows(self, u) if 0 not in u.shape else None
         arg = movement_arg(u.with_src((u.src[0], *more)))
         found = padded(m, m.axis, arg, u.arg[1]) if u.op is Ops.PAD else MOVES[u.op](m, m.axis, arg)
+        if found is None and u.op is Ops.RESHAPE:
+            return borders.reshaped(self, u)
         return None if found is None else m.with_parts(*found)
 
 
@@ -285,6 +303,9 @@ class _Spread:
 _THROUGH_SUMS = frozenset(
     {Ops.RESHAPE, Ops.PERMUTE, Ops.SHRINK, Ops.FLIP, Ops.DETACH, Ops.CONTIGUOUS_BACKWARD, Ops.NOOP}
 )
+
+
+_ALIKE = (OpGroup.ELEMENTWISE | OpGroup.MOVEMENT | {Ops.DETACH, Ops.CONTIGUOUS_BACKWARD, Ops.NOOP}) - {Ops.SHEAR}
 
 
 def _is_pending(v: Value) -> bool:
@@ -309,7 +330,7 @@ def _repeats(u: UOp) -> bool:
 # --- other operations ---
 
 
-def _elementwise(s: _Spread, u: UOp) -> Parts:
+def _elementwise(s: Spread, u: UOp) -> Parts:
     operands = s.aligned(u)
     first = next((o for o in operands if o.axis is not None), operands[0])
     return first.with_parts(
@@ -317,14 +338,7 @@ def _elementwise(s: _Spread, u: UOp) -> Parts:
     )
 
 
-def _bitcast(s: _Spread, u: UOp) -> Parts | None:
-    m: Parts = s.done[u.src[0]]
-    if m.axis == len(u.shape) - 1 and u.dtype.itemsize != u.src[0].dtype.itemsize:
-        return None
-    return _elementwise(s, u)
-
-
-def _reduced(s: _Spread, u: UOp) -> Parts:
+def _reduced(s: Spread, u: UOp) -> Parts:
     m: Parts = s.done[u.src[0]]
     partial = [u.with_src((p,)) for p in m.parts]
     if m.axis is None or m.axis not in u.arg[1]:
@@ -332,14 +346,14 @@ def _reduced(s: _Spread, u: UOp) -> Parts:
     return Parts(m.devices, None, tuple(partial), u.arg[0])
 
 
-def _stacked(s: _Spread, u: UOp) -> Parts:
+def _stacked(s: Spread, u: UOp) -> Parts:
     operands = s.aligned(u)
     first = next((o for o in operands if o.axis is not None), operands[0])
     parts = [u.with_src(tuple([o.parts[i] for o in operands])) for i in range(len(first.parts))]
     return first.with_parts(parts, None if first.axis is None else first.axis + 1)
 
 
-def _indexed(s: _Spread, u: UOp) -> Parts | None:
+def _indexed(s: Spread, u: UOp) -> Parts | None:
     if len(u.src) != 2:
         return None
     x, where = (s.done[v] for v in u.src)
@@ -375,7 +389,7 @@ def _from_rows(u: UOp, x: Parts, positions: Parts) -> Parts | None:
     return Parts(x.devices, None, tuple(partial), Ops.ADD)
 
 
-def _scattered(s: _Spread, u: UOp) -> Parts | None:
+def _scattered(s: Spread, u: UOp) -> Parts | None:
     x, values, places = (s.done[v] for v in u.src)
     devices = next(v for v in (x, values, places) if isinstance(v, Parts)).devices
     before = len(u.src[2].shape)  # axes of `values` that count positions
@@ -405,77 +419,21 @@ def _scattered(s: _Spread, u: UOp) -> Parts | None:
     return on_each([start, *[empty] * (len(devices) - 1)], own_values, own_places.parts, None, u.arg)
 
 
-def _stored(s: _Spread, u: UOp) -> Any:
-    target = s.done[u.src[0]]
-    if not isinstance(target, Parts):
-        value = s.done[u.src[1]]
-        return u.with_src((target, gather(value, target.device), *[s.one(g) for g in u.src[2:]]))
-    if not all(_is_place(p) for p in target.parts):
-        raise NotImplementedError(
-            f"assignment to a view of shape {u.src[0].shape} that cuts across the axis a tensor is sharded on; assign "
-            "to the whole tensor, or through a view that keeps that axis"
-        )
-    lengths = target.lengths if target.axis is not None else ()
-    more = [s.laid_out(v, target.devices, target.axis, lengths) for v in u.src[1:]]
-    return tuple([
-        u.with_src((t, *[m.parts[i] for m in more])) if 0 not in t.shape else None for i, t in enumerate(target.parts)
-    ])  # fmt: skip
-
-
-def _is_place(u: UOp) -> bool:
-    """Whether `u` is a view of storage, each element one place."""
-    while u.op in (Ops.RESHAPE, Ops.PERMUTE, Ops.SHRINK, Ops.FLIP, Ops.BITCAST):
-        u = u.src[0]
-    return u.op in OpGroup.STORAGE or u.op is Ops.AFTER
-
-
-def _after(s: _Spread, u: UOp) -> Any:
-    m = s.done[u.src[0]]
-    effects = [s.done[d] for d in u.src[1:]]
-    if not isinstance(m, Parts):
-        flat = [e for x in effects for e in (x if isinstance(x, tuple) else (x,)) if e is not None]
-        return m.after(*flat)
-    parts = []
-    for i, p in enumerate(m.parts):
-        own = [x[i] if isinstance(x, tuple) else x for x in effects]
-        parts.append(
-            UOp(Ops.AFTER, (p, *[e for e in own if e is not None]), tag=u.tag) if any(e is not None for e in own) else p
-        )
-    return m.with_parts(parts, m.axis)
-
-
-def _called(s: _Spread, u: UOp) -> Any:
-    """A hand-written kernel: one on each device, over the parts there."""
-    arg: CallArg = u.arg
-    values = [s.done[x] for x in u.src]
-    devices = next(v for v in values if isinstance(v, Parts)).devices
-    sources = [v if isinstance(v, Parts) else s.together(x, devices) for x, v in zip(u.src, values, strict=True)]
-    if not all(is_flat_view(p) for m in sources[: arg.written] for p in m.parts):
-        raise NotImplementedError(
-            "a kernel that writes a view across the axis a tensor is sharded on; give it the tensor"
-        )
-    calls = []
-    for i, kernel in enumerate(arg.parts):
-        calls.append(call_kernel(CallArg(kernel, arg.written), [m.parts[i] for m in sources]))
-    return tuple(calls)
-
-
-def _selected(s: _Spread, u: UOp) -> UOp:
+def _selected(s: Spread, u: UOp) -> UOp:
     return s.done[u.src[0]].parts[u.arg]  # type: ignore[no-any-return]
 
 
-_RULES: dict[Ops, Callable[[_Spread, UOp], Any]] = {
+_RULES: dict[Ops, Callable[[Spread, UOp], Any]] = {
     **dict.fromkeys(OpGroup.ELEMENTWISE, _elementwise),
     **dict.fromkeys((Ops.CONTIGUOUS, Ops.CONTIGUOUS_BACKWARD, Ops.DETACH, Ops.NOOP), _elementwise),
-    Ops.BITCAST: _bitcast,
     Ops.REDUCE: _reduced,
     Ops.STACK: _stacked,
     Ops.INDEX: _indexed,
     Ops.SCATTER: _scattered,
-    Ops.STORE: _stored,
-    Ops.AFTER: _after,
+    Ops.STORE: effects.stored,
+    Ops.AFTER: effects.after,
     Ops.MSELECT: _selected,
-    Ops.CALL: _called,
+    Ops.CALL: effects.called,
 }
 
 __all__ = [

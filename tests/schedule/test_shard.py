@@ -158,6 +158,68 @@ def test_rows_of_one_device_are_not_moved(monkeypatch: pytest.MonkeyPatch) -> No
     assert counts(monkeypatch, matrix(0)[16:32] * 2) == (1, 0)
 
 
+# --- borders ---
+
+
+def image(axis: int, devices: tuple[str, ...] = TWO) -> Tensor:
+    return Tensor(np.ones((2, 3, 8, 10), np.float32)).shard(devices, axis).realize()
+
+
+def sent(monkeypatch: pytest.MonkeyPatch, *tensors: Tensor) -> list[int]:
+    """The elements of each copy that realizing `tensors` makes."""
+    found: list[int] = []
+    run = engine.run
+
+    def noting(exe: engine.Executable, *rest: object) -> object:
+        plan = exe.schedule
+        found.extend([plan.temps[i.args[0] - plan.params].size for i in plan.items if i.kernel is None])
+        return run(exe, *rest)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "run", noting)
+        tensors[0].realize(*tensors[1:])
+    return sorted(found)
+
+
+ROW = 2 * 3 * 10  # elements of a row of all images and channels
+
+BORDERS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], list[int]]] = {
+    "3x3 convolution": (lambda x, w: x.conv2d(w), [ROW, ROW]),
+    "the same, padded": (lambda x, w: x.conv2d(w, padding=1), [ROW, ROW]),
+    "with gaps": (lambda x, w: x.conv2d(w, dilation=2), [2 * ROW, 2 * ROW]),
+    "every second": (lambda x, w: x.conv2d(w, padding=1, stride=2), [ROW, ROW]),
+    "of what is computed": (lambda x, w: (x.exp() + 1).conv2d(w, padding=1), [ROW, ROW]),
+    "windows that end where the parts do": (lambda x, w: x.max_pool2d(2), []),
+    "windows beyond the parts": (lambda x, w: x.max_pool2d(3, 2), [2 * ROW]),
+    "a running sum": (lambda x, w: x.cumsum(2), [4 * ROW]),
+    "a reshape that moves the cut": (lambda x, w: x.permute(2, 0, 1, 3).reshape(5, 96) * 2, [48]),
+}
+
+
+@pytest.mark.parametrize("name", BORDERS)
+def test_devices_send_borders_only(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    compute, elements = BORDERS[name]
+    w = Tensor.ones(4, 3, 3, 3).shard(TWO).realize()
+    out = compute(image(2), w)
+    assert sent(monkeypatch, out) == elements
+    assert layout_of(out.uop).axis in (0, 2)  # type: ignore[union-attr]
+
+
+def test_the_gradient_of_a_convolution_sends_borders_and_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, w = image(2), Tensor.ones(4, 3, 3, 3).shard(TWO).realize()
+    y = x.conv2d(w, padding=1)
+    gradients = (y * y).sum().gradient(x, w)
+    # a row of x, then one of the gradient of y (4 channels), each way; and the partial sums of the weights' gradient
+    assert sent(monkeypatch, *gradients) == [ROW, ROW, 2 * 4 * 10, 2 * 4 * 10, w.numel(), w.numel()]
+
+
+def test_merging_a_split_axis_into_one_before_it_sends_each_element_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = Tensor(np.arange(96, dtype=np.float32).reshape(4, 6, 4)).shard(TWO, 2).realize()
+    out = x.reshape(4, 24) * 1
+    assert sent(monkeypatch, out) == [24, 24]  # half of each part
+    assert (out.numpy() == np.arange(96).reshape(4, 24)).all()
+
+
 def test_parts_are_cut_as_evenly_as_they_go() -> None:
     x = Tensor.ones(10, 3).shard(FOUR, 0)
     assert layout_of(x.uop) == Layout(FOUR, 0, (3, 3, 2, 2))

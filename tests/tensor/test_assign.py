@@ -71,6 +71,21 @@ def test_transposed_and_strided_views_are_written_through():
     assert x.tolist() == [[9, 1, 9, -1], [9, 2, 9, -1]]
 
 
+def test_bitcast_views_are_written_through():
+    a = np.arange(8, dtype=np.float32).reshape(2, 4)
+    x = Tensor(a).clone()  # not realized yet
+    a = a.copy()
+    x.bitcast("int32")[:, 1:3].assign(Tensor.full((2, 2), 0x40A00000, dtype="int32"))
+    a.view(np.int32)[:, 1:3] = 0x40A00000
+    x.T.bitcast("uint32")[0] = 0
+    a.T.view(np.uint32)[0] = 0
+    x.bitcast("uint8")[1, 6:15:4] = 65
+    a.view(np.uint8)[1, 6:15:4] = 65
+    x.bitcast("float64").flip(1)[0].assign(x.bitcast("float64")[1] * 2)
+    a.view(np.float64)[0, ::-1] = a.view(np.float64)[1] * 2
+    np.testing.assert_array_equal(x.numpy(), a)
+
+
 def test_equal_computations_do_not_share_changes():
     x = Tensor([1.0, 2.0])
     a, b = (x + 1).realize(), (x + 1).realize()

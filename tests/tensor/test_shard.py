@@ -212,10 +212,38 @@ def test_assignment_before_realizing() -> None:
     assert x.numpy().sum() == 24 and layout_of(x.uop).lengths == (3, 3)  # type: ignore[union-attr]
 
 
-def test_assignment_across_the_axis_is_refused() -> None:
-    x = Tensor(np.arange(24, dtype=np.float32).reshape(2, 12)).shard(TWO, 1).clone().realize()
-    with pytest.raises(NotImplementedError, match="cuts across the axis"):
-        x.reshape(8, 3)[1:2].assign(Tensor.ones(1, 3)).realize()
+@pytest.mark.parametrize("axis", [0, 1])
+def test_assignment_across_the_axis(axis: int) -> None:
+    a = np.arange(24, dtype=np.float32).reshape(2, 12)
+    x = Tensor(a).shard(THREE, axis).clone().realize()
+    a = a.copy()
+    x.reshape(8, 3)[1:2].assign(Tensor.full((1, 3), -1.0))
+    a.reshape(8, 3)[1:2] = -1
+    x.reshape(24)[5:20].assign(x.reshape(24)[:15] * 2)  # overlaps what it is computed from
+    a.reshape(24)[5:20] = a.reshape(24)[:15] * 2
+    x.bitcast("int16").reshape(6, 8)[:, 3:5].assign(Tensor.full((6, 2), 0x4000, dtype="int16"))
+    a.view(np.int16).reshape(6, 8)[:, 3:5] = 0x4000
+    assert (x.numpy() == a).all() and layout_of(x.uop).axis == axis  # type: ignore[union-attr]
+
+
+def test_an_offset_by_variable_on_the_sharded_axis() -> None:
+    a = np.arange(20, dtype=np.float32).reshape(2, 10)
+    x = Tensor(a).shard(THREE, 1).clone().realize()
+    a = a.copy()
+    for k in (0, 3, 7):
+        at: UOp = Variable("at", 0, 7).bind(k)
+        x.shrink(((0, 2), (at, at + 3))).assign(Tensor.full((2, 3), -float(k)))
+        a[:, k : k + 3] = -k
+        assert (x.numpy() == a).all()
+        assert (x.shrink(((0, 2), (at, at + 3))).numpy() == a[:, k : k + 3]).all()
+
+
+def test_a_view_that_others_copy_is_written_in_place() -> None:
+    a = np.arange(12, dtype=np.int32).reshape(2, 6)
+    x = Tensor(a).shard(THREE, 1).clone().realize()
+    old = x[1:].to("CPU:2") * 3  # sends the row that is written
+    x[1:].assign(x[1:] + x[1:].max())
+    assert (x.numpy() == [a[0], a[1] + 11]).all() and (old.numpy() == a[1:] * 3).all()
 
 
 def test_an_offset_by_variable() -> None:
