@@ -30,10 +30,11 @@ from aril.tensor_memory import (
     alive,
     elements,
     enlist,
+    has_older_state,
     is_flat,
-    is_shared,
+    is_only_view,
     is_storage_view,
-    is_writable_view,
+    make_writable,
     need_numbers,
     realize,
     storage_base,
@@ -130,7 +131,9 @@ class Tensor(TensorIndexing, InteropMixin, RandomMixin, LinalgMixin, HashMixin, 
 
     def is_param_(self, flag: bool = True) -> Tensor:
         """Mark it as a parameter (or as none) and return it. A parameter gets storage of its own, unlike any other's
-        value."""
+        value. TypeError for a parameter that is not of floats."""
+        if flag and self.dtype.kind != "f":
+            raise TypeError(f"is_param_: parameters are floats, not {self.dtype.name}; mark other state False")
         self._is_param = flag
         if flag and not is_storage_view(self.uop):
             self._own_storage()
@@ -270,10 +273,10 @@ class Tensor(TensorIndexing, InteropMixin, RandomMixin, LinalgMixin, HashMixin, 
         return self.replace_uop(self.uop)._own_storage()
 
     def __eq__(self, x: Any) -> Tensor:  # type: ignore[override]
-        return self.eq(x)
+        return NotImplemented if x is None or isinstance(x, str) else self.eq(x)  # equal to no such thing: False
 
     def __ne__(self, x: Any) -> Tensor:  # type: ignore[override]
-        return self.ne(x)
+        return NotImplemented if x is None or isinstance(x, str) else self.ne(x)
 
     def cast_default(self) -> Tensor:
         """A weak type as the default one of its kind; others as they are."""
@@ -366,7 +369,7 @@ class Tensor(TensorIndexing, InteropMixin, RandomMixin, LinalgMixin, HashMixin, 
 
         These are the tensors marked with `is_param_()`; where there is none among them, the float tensors made from
         data.
-        Errors: RuntimeError where it depends on nothing of either kind.
+        Errors: RuntimeError where it depends on nothing of either kind, or on a parameter that was assigned to since.
         """
         self._need_seed(gradient)
         root = with_history(self, ())
@@ -374,6 +377,12 @@ class Tensor(TensorIndexing, InteropMixin, RandomMixin, LinalgMixin, HashMixin, 
         found = [
             t for t in alive() if t.uop in inside and t.dtype.kind == "f" and t._is_param is not False and t is not self
         ]
+        for t in alive():
+            if t._is_param and t.uop not in inside and has_older_state(t.uop, inside):
+                raise RuntimeError(
+                    f"backward: a parameter of shape {t.shape} was assigned to after this value was computed from it; "
+                    "call backward() before the assignment"
+                )
         params = [t for t in found if t._is_param] or [t for t in found if is_storage_view(t.uop)]
         if not params:
             raise RuntimeError(
@@ -433,12 +442,10 @@ class Tensor(TensorIndexing, InteropMixin, RandomMixin, LinalgMixin, HashMixin, 
             value = value.to(self._device)
         if value.uop is self.uop:
             return self
-        if not GRAD.value:
-            value = value.detach()
-        if is_writable_view(self.uop) and not is_shared(self.uop):
-            self._write(self.uop, value.uop)
-        else:
+        if is_only_view(self) or not make_writable(self):  # nobody else looks at it: memory of its own will do
             self._own_storage(value.uop)
+        else:
+            self._write(self.uop, value.uop)
         return self
 
     def _own_storage(self, value: UOp | None = None) -> Tensor:
@@ -448,7 +455,7 @@ class Tensor(TensorIndexing, InteropMixin, RandomMixin, LinalgMixin, HashMixin, 
             value = value.detach()
         if value.dtype.weak:
             value = value.cast(strong(value.dtype))
-        self._device = self.device
+        self._device, self._history = self.device, None
         if isinstance(self._device, tuple):
             view = storage_like(self.uop, value, self._device)
         else:
@@ -460,12 +467,14 @@ class Tensor(TensorIndexing, InteropMixin, RandomMixin, LinalgMixin, HashMixin, 
 
     def _write(self, view: UOp, value: UOp) -> None:
         """Store `value` at `view`, a view of this tensor's storage; this tensor and other views follow."""
+        if not GRAD.value and value.dtype.kind == "f":
+            value = value.detach()
         view, value = below_bitcasts(view, value)
         advance(storage_base(view), view.store(value))
 
     def _kernel_target(self) -> Tensor:
         """Whole storage in its own order for a kernel to write: this tensor, or a copy of the part it shows."""
-        if not is_writable_view(self.uop) or is_shared(self.uop):
+        if not make_writable(self):
             self._own_storage()
         u = self.uop
         while u.op is Ops.RESHAPE:

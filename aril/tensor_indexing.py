@@ -10,7 +10,7 @@ from typing import Any
 
 from aril.dtype import dtypes
 from aril.mixin.base import broadcast_shape, dim_sub
-from aril.tensor_memory import is_shared, is_writable_view
+from aril.tensor_memory import is_writable_view, make_writable
 from aril.uop import UOp
 
 
@@ -37,7 +37,7 @@ class TensorIndexing:
         view, picks, _ = _views(self, key, for_store=True)
         if view is None or picks:
             return self._set_picked(key, value)
-        if not _writable(self):
+        if not make_writable(self):
             self._own_storage()
             view = _views(self, key, for_store=True)[0]
         v = value if isinstance(value, type(self)) else view.ufix(value)
@@ -74,7 +74,7 @@ class TensorIndexing:
             self._replace_values(self.flatten().scatter(0, place.flatten(), v).reshape(self.shape))
 
     def _replace_values(self: Any, new: Any) -> None:
-        if _writable(self):
+        if is_writable_view(self.uop):
             self.assign(new)
         else:
             self._own_storage(new.uop)
@@ -92,10 +92,6 @@ class TensorIndexing:
         """The elements where the (broadcast) mask holds, as a vector. Computes the mask."""
         shape = broadcast_shape(self.shape, mask.shape, what="masked_select")
         return self._broadcast_to(shape)[mask._broadcast_to(shape)]
-
-
-def _writable(x: Any) -> bool:
-    return is_writable_view(x.uop) and not is_shared(x.uop)
 
 
 def _fit(v: Any, shape: tuple[Any, ...]) -> Any:

@@ -18,7 +18,7 @@ from aril.engine.lock import locked, note_assignment
 from aril.ops import OpGroup, Ops
 from aril.schedule.shard import is_sharded_storage, memory_of
 from aril.uop import UOp
-from aril.uop.node import toposort
+from aril.uop.node import toposort, view_flat
 
 if TYPE_CHECKING:
     from aril.tensor import Tensor
@@ -29,6 +29,8 @@ _repeats = itertools.count()  # tells apart assignments that read alike
 # Storage that came from realizing a graph: while the graph's node is alive, another tensor may stand for the same
 # value.
 _came_from: weakref.WeakKeyDictionary[UOp, weakref.ref[UOp]] = weakref.WeakKeyDictionary()
+# BUFFER nodes over the same memory, of tensors that were computed alike and may change apart.
+_twins: weakref.WeakKeyDictionary[UOp, weakref.WeakSet[UOp]] = weakref.WeakKeyDictionary()
 
 
 def _forget(ref: weakref.ref[Tensor], live: Any = _live) -> None:
@@ -57,7 +59,7 @@ def advance(base: UOp, effect: UOp) -> None:
         new = UOp(Ops.AFTER, new.src, tag=next(_repeats))
     for t in alive():
         if t.uop is base or (is_storage_view(t.uop) and storage_base(t.uop) is base):
-            t.uop = t.uop.substitute({base: new})
+            t.uop, t._history = t.uop.substitute({base: new}), None
     note_assignment(new)
 
 
@@ -68,7 +70,7 @@ def advance(base: UOp, effect: UOp) -> None:
 def realize(tensors: Iterable[Tensor]) -> None:
     """Compute all of `tensors` in one schedule. What else still reads a value that an assignment among them
     overwrites is computed too, before it is lost."""
-    from aril.engine.realize import is_realized, local, realize_uops, realized_view
+    from aril.engine.realize import alias, is_realized, local, realize_uops, realized_view
 
     todo = list({id(t): t for t in tensors}.values())
     for t in todo:
@@ -80,6 +82,7 @@ def realize(tensors: Iterable[Tensor]) -> None:
         return
     while more := _readers_of_overwritten([t.uop for t in todo], {id(t) for t in todo}):
         todo += more  # these may hold assignments of their own
+    taken = {t.uop for t in todo if t.uop.storage is not None}
     results = realize_uops([t.uop for t in todo], [t._device for t in todo])
     for t, new in zip(todo, results, strict=True):
         old = t.uop
@@ -93,6 +96,13 @@ def realize(tensors: Iterable[Tensor]) -> None:
             t._history = old
         bottom = _bottom(new)
         if bottom.op is Ops.BUFFER and not is_storage_view(old):
+            if old in taken:  # the memory of another tensor that was computed alike, not of one that this is a view of
+                twin = alias(bottom)
+                new = new.substitute({bottom: twin})
+                group = _twins[twin] = _twins.setdefault(bottom, weakref.WeakSet((bottom,)))
+                group.add(twin)
+                bottom = twin
+            taken.add(old)
             _came_from.setdefault(bottom, weakref.ref(old))
         t.uop = new
         if t._device is None:
@@ -205,11 +215,59 @@ def is_writable_view(u: UOp) -> bool:
     return u.op in (Ops.AFTER, Ops.BUFFER) or is_sharded_storage(u)
 
 
-def is_shared(view: UOp) -> bool:
-    """Whether another tensor may stand for the value in this storage by way of the graph it was computed by."""
+def _is_shared(view: UOp) -> bool:
+    """Whether another tensor may stand for the value in this storage: by way of the graph it was computed by, or by a
+    node of its own over the same memory."""
     bottom = _bottom(view)
     origin = _came_from.get(bottom)
-    return origin is not None and origin() is not None
+    return origin is not None and origin() is not None or len(_twins.get(bottom, ())) > 1
+
+
+def _viewers(base: UOp) -> list[Tensor]:
+    return [t for t in alive() if is_storage_view(t.uop) and storage_base(t.uop) is base]
+
+
+def is_only_view(t: Tensor) -> bool:
+    """Whether `t` is all of some memory that no other tensor is a view of, though a graph stands for its value."""
+    if not is_flat(t.uop) or not is_writable_view(t.uop):
+        return False
+    t._history = None
+    return _is_shared(t.uop) and len(_viewers(storage_base(t.uop))) == 1
+
+
+@locked
+def make_writable(t: Tensor) -> bool:
+    """Whether the elements of `t` are places in memory to write to. Where a graph stands for what is in that memory
+    (`x * 2`, realized and still held), the memory goes on as a copy for all tensors that are views of it."""
+    if not is_writable_view(t.uop):
+        return False
+    t._history = None  # what it was computed from is not what it will be
+    if not _is_shared(t.uop):
+        return True
+    base = storage_base(t.uop)
+    if base.op is not Ops.BUFFER and base.op is not Ops.AFTER:
+        return False
+    flat = UOp.new_buffer(base.device, elements(base.shape), base.dtype)  # type: ignore[arg-type]
+    view = view_flat(flat, base.shape)
+    state = view.after(view.store(base))
+    for v in _viewers(base):
+        v.uop = v.uop.substitute({base: state})
+    note_assignment(state)
+    return True
+
+
+def has_older_state(u: UOp, graph: dict[UOp, None]) -> bool:
+    """Whether `graph` reads memory that `u` is a view of as it was before an assignment."""
+    base = storage_base(u)
+    if base in graph:
+        return False
+    if base.op is Ops.BUFFER:
+        return base.storage is not None and any(n.op is Ops.BUFFER and n.storage is base.storage for n in graph)
+    while base.op is Ops.AFTER:
+        base = storage_base(base.src[0])
+        if base in graph:
+            return True
+    return False
 
 
 def is_flat(u: UOp) -> bool:

@@ -142,8 +142,8 @@ def realize_uops(uops: list[UOp], devices: list[str | None] | None = None) -> li
         if effect.storage is None:
             view = _resolve(effect.src[0])
             for memory in memory_of(view):
-                if memory not in fresh.values():
-                    _alias(memory, fresh)
+                if memory not in fresh and memory not in fresh.values():
+                    fresh[memory] = alias(memory)
             effect.storage = view.substitute(fresh)
     for root, result in zip(roots, steps.results, strict=True):
         view = _restore(result, normal.buffers, made, steps, nodes)
@@ -151,13 +151,14 @@ def realize_uops(uops: list[UOp], devices: list[str | None] | None = None) -> li
     return [realized_view(u) for u in out]
 
 
-def _alias(buffer: UOp, fresh: dict[UOp, UOp]) -> None:
-    if buffer not in fresh:
-        memory = storage_of(buffer)
-        fresh[buffer] = node = UOp.new_buffer(buffer.arg.device, buffer.arg.size, buffer.dtype)
-        node.storage = memory
-        if local.capture is not None and any(memory is b for b in local.capture.made):
-            local.capture.nodes.append((weakref.ref(node), memory))
+def alias(buffer: UOp) -> UOp:
+    """Another node over the memory of a BUFFER node."""
+    memory = storage_of(buffer)
+    node = UOp.new_buffer(buffer.arg.device, buffer.arg.size, buffer.dtype)
+    node.storage = memory
+    if local.capture is not None and any(memory is b for b in local.capture.made):
+        local.capture.nodes.append((weakref.ref(node), memory))
+    return node
 
 
 def _resolve(view: UOp) -> UOp:

@@ -147,3 +147,34 @@ def test_empty_and_types():
     x = Tensor.empty(2, 2, dtype=dtypes.int16)
     x.assign(Tensor([[1, 2], [3, 4]], dtype="int16"))
     assert x.tolist() == [[1, 2], [3, 4]]
+
+
+def test_writing_through_a_view_of_a_computed_value():
+    x = Tensor([1.0, 2.0, 3.0])
+    y, same = (x * 2).realize(), x * 2  # `same` reads what y holds
+    part, column = y[1:], y.reshape(3, 1)
+    part[0] = 50.0
+    assert y.tolist() == [2, 50, 6] and column.tolist() == [[2], [50], [6]] and same.tolist() == [2, 4, 6]
+    y.assign(Tensor([7.0, 8.0, 9.0]))
+    assert part.tolist() == [8, 9] and column.tolist() == [[7], [8], [9]] and same.tolist() == [2, 4, 6]
+
+
+def test_what_was_assigned_has_no_history_of_before():
+    w = Tensor([1.0, 2.0]).is_param_()
+    y = (w * 2).realize()
+    y.assign(Tensor([5.0, 6.0]) + 0).realize()
+    (y * w).sum().backward()
+    assert w.grad.tolist() == [5, 6]
+
+
+@pytest.mark.parametrize("realized", [False, True])
+def test_backward_through_an_assigned_parameter_is_an_error(realized):
+    w, other = Tensor([1.0, 2.0]).is_param_(), Tensor([1.0, 2.0]).is_param_()
+    loss = (w * w * other).sum()
+    w.assign(w - 1)
+    if realized:
+        w.realize()
+    with pytest.raises(RuntimeError, match=r"parameter|backward\(\) before"):
+        loss.backward()
+    (w * w * other).sum().backward()
+    assert w.grad.tolist() == [0, 4]

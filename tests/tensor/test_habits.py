@@ -82,3 +82,15 @@ def test_a_dtype_is_no_device():
 
 def test_one_element_is_formatted_as_its_number():
     assert f"{Tensor(3.14159):.2f}" == "3.14" and f"{Tensor([7]):d}" == "7"
+
+
+def test_nothing_equals_none_or_text():
+    x = Tensor([1.0, 2.0])
+    assert (x == None) is False and (x != None) is True and (x == "a") is False  # noqa: E711
+    assert x in [None, x]
+
+
+def test_parameters_are_floats():
+    with pytest.raises(TypeError, match="is_param_: parameters are floats, not int32"):
+        Tensor([1, 2]).is_param_()
+    assert Tensor([1, 2]).is_param_(False).is_param is False
