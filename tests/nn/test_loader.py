@@ -7,6 +7,7 @@ import threading
 import numpy as np
 import pytest
 
+from aril.nn.collate import collate
 from aril.nn.loader import DataLoader
 
 X, Y = np.arange(20).reshape(10, 2), np.arange(10)
@@ -75,3 +76,37 @@ def test_what_gives_no_batch_is_refused():
         DataLoader(X, Y[:3], batch_size=2)
     with pytest.raises(ValueError, match="batch_size=11"):
         DataLoader(X, Y, batch_size=11)
+
+
+def test_a_dict_of_arrays_gives_dicts_and_lists_of_samples_are_collated():
+    (batch,) = DataLoader({"x": X, "more": {"y": Y}}, batch_size=10, shuffle=False)
+    assert list(batch) == ["x", "more"] and batch["more"]["y"].tolist() == list(range(10))
+    (batch,) = DataLoader([(1, "a", {"p": 0.5, "q": b""}), (2, "b", {"q": b"", "p": 1})], batch_size=2, shuffle=False)
+    assert type(batch) is tuple and batch[0].tolist() == [1, 2] and batch[1] == ["a", "b"]
+    assert batch[2]["p"].tolist() == [0.5, 1] and batch[2]["p"].dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("samples", "error", "said"),
+    [
+        ([np.zeros(2), np.zeros(3)], ValueError, r"shape \(2,\).*float64 in sample 0 and .*\(3,\).* in sample 1"),
+        ([{"a": 1}, {"b": 1}], ValueError, r"dict of \['a'\] in sample 0 and dict of \['b'\] in sample 1"),
+        ([(1, ("x",)), (1, (2,))], ValueError, r"sample\[1\]\[0\] is str in sample 0 and int in sample 1"),
+        ([{"a": object()}], TypeError, r"sample\['a'\] is object: .*collate="),
+        ([], ValueError, "no samples"),
+    ],
+)
+def test_samples_that_make_no_batch_are_refused(samples, error, said):
+    with pytest.raises(error, match=said):
+        collate(samples)
+
+
+def test_what_no_loader_takes_is_refused():
+    with pytest.raises(TypeError, match="takes arrays, or one data set, not ndarray, list"):
+        DataLoader(X, [1, 2], batch_size=1)
+    with pytest.raises(TypeError, match="starts anew each epoch"):
+        DataLoader(iter([1, 2]), batch_size=1)
+    with pytest.raises(TypeError, match="holds a list|holds a int"):
+        DataLoader({"x": [1, 2]}, batch_size=1)
+    with pytest.raises(ValueError, match="state is of batches of 3 samples"):
+        DataLoader(X, batch_size=2).load_state(DataLoader(X, batch_size=3).state())
