@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from aril.dtype import dtypes
-from aril.mixin.base import broadcast_shape, dim_sub
+from aril.mixin.base import broadcast_shape, dim_prod, dim_sub
+from aril.ops import Ops
 from aril.tensor_memory import is_writable_view, make_writable
 from aril.uop import UOp
 
@@ -65,10 +66,21 @@ class TensorIndexing:
         return True
 
     def _set_picked(self: Any, key: Any, value: Any) -> None:
+        v = (value if isinstance(value, type(self)) else self.ufix(value)).cast(self.dtype)
+        if v._device is not None and self._device is not None and v._device != self._device:
+            v = v.to(self._device)
+        whole, picks, front = _views(self, key)
+        k = len(picks)
+        if whole is self and not front and [a for a, _ in picks] == list(range(k)):  # rows, as they lie
+            place, rest = self._joint_place([p for _, p in picks], 0), self.shape[k:]
+            v = _fit(v, (*place.shape, *rest))
+            if v.numel():
+                rows = self.reshape(dim_prod(self.shape[:k]), *rest)._scatter(v, place, Ops.STORE)
+                self._replace_values(rows.reshape(self.shape))
+            return
         total = self.numel()
         kind = dtypes.int32 if total <= dtypes.int32.max else dtypes.int64
         place = type(self).arange(total, dtype=kind, device=self._device).reshape(self.shape)[key]
-        v = (value if isinstance(value, type(self)) else self.ufix(value)).cast(self.dtype)
         v = _fit(v, place.shape).flatten()
         if v.numel():
             self._replace_values(self.flatten().scatter(0, place.flatten(), v).reshape(self.shape))

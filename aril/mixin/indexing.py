@@ -117,17 +117,22 @@ class IndexingMixin(ResizeMixin):
         replaces the axes."""
         k = len(positions)
         shape = self.shape
-        kind = dtypes.int32 if self.max_numel() <= dtypes.int32.max else dtypes.int64
         order = (*range(first, first + k), *range(first), *range(first + k, self.ndim))
         x = self._permute(order) if order != tuple(range(self.ndim)) else self
-        place: Self | None = None
-        for i, p in enumerate(positions):
-            p = self._position(p, shape[first + i], "indexing").cast(kind)
-            p = p * dim_prod(shape[first + i + 1 : first + k])
-            place = p if place is None else place._matched(p)[0]._alu(Ops.ADD, place._matched(p)[1])
-        assert place is not None
+        place = self._joint_place(positions, first)
         rest = (*shape[:first], *shape[first + k :])
         out = x._reshape((math.prod(shape[first : first + k]), *rest))._take(place)
         m = place.ndim
         back = (*range(m, m + first), *range(m), *range(m + first, m + len(rest)))
         return out._permute(back) if back != tuple(range(out.ndim)) else out
+
+    def _joint_place(self, positions: list[Self], first: int) -> Self:
+        """Positions on consecutive axes from `first`, broadcast, as one on those axes taken together."""
+        kind = dtypes.int32 if self.max_numel() <= dtypes.int32.max else dtypes.int64
+        end = first + len(positions)
+        place: Self | None = None
+        for i, p in enumerate(positions, first):
+            p = self._position(p, self.shape[i], "indexing").cast(kind) * dim_prod(self.shape[i + 1 : end])
+            place = p if place is None else place._matched(p)[0]._alu(Ops.ADD, place._matched(p)[1])
+        assert place is not None
+        return place

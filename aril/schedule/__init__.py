@@ -4,8 +4,8 @@ The passes, in order:
 
 1. `normalize`: storage becomes numbered parameters; the result is the key of the schedule cache.
 2. `inline` (`uop.function`), `split_bitcasts` (`prepare`), `distribute` (`shard`: from here on a node is on one
-   device), `drop_marks`, `empty_reductions`, `read_masks_from_results` (`prepare`), `merge_sums`,
-   `give_pads_to_operands` (`contractions`), `divide_after_sums`, `split_with_maximum` (`online`),
+   device), `drop_marks`, `empty_reductions`, `read_masks_from_results`, `scatter_into_targets` (`prepare`),
+   `merge_sums`, `give_pads_to_operands` (`contractions`), `divide_after_sums`, `split_with_maximum` (`online`),
    `split_long_reductions`: tensor form to tensor form.
 3. `choose_stored` (`fuse`): the cost rule says which values are stored.
 4. `build` (`kernels`): bodies, dependencies, merging (`merge`), chains such as attention (`chain`), order.
@@ -28,6 +28,7 @@ from aril.schedule.prepare import (
     drop_marks,
     empty_reductions,
     read_masks_from_results,
+    scatter_into_targets,
     split_bitcasts,
     split_long_reductions,
 )
@@ -40,6 +41,7 @@ PASSES = (
     drop_marks,
     empty_reductions,
     read_masks_from_results,
+    scatter_into_targets,
     merge_sums,
     give_pads_to_operands,
     divide_after_sums,

@@ -107,8 +107,9 @@ def nbytes(u: UOp) -> int:
 def must_store(sink: UOp, order: dict[UOp, None]) -> dict[UOp, None]:
     """Values that have to be in memory whatever the cost: results, copies, what is stored on request."""
     forced: dict[UOp, None] = {}
+    in_place = _scattered_in_place(order)
     for u in order:
-        if u.op is Ops.CONTIGUOUS or u.op is Ops.COPY or u.op is Ops.SCATTER:
+        if u.op is Ops.CONTIGUOUS or u.op is Ops.COPY or u.op is Ops.SCATTER and u not in in_place:
             forced[u] = None
             if u.op is Ops.COPY and not is_flat_view(u.src[0]):  # a copy takes a whole storage
                 forced[u.src[0]] = None
@@ -120,6 +121,20 @@ def must_store(sink: UOp, order: dict[UOp, None]) -> dict[UOp, None]:
                     forced[s] = None
     forced.update(_compared_with_themselves(order, forced))
     return forced
+
+
+def _scattered_in_place(order: dict[UOp, None]) -> set[UOp]:
+    """SCATTERs that one assignment reads and nothing else: they are made in its target."""
+    found = {u.src[1] for u in order if walks(u) and u.op is Ops.STORE}
+    for u in order if found else ():
+        if u.op is not Ops.STORE:
+            found.difference_update(u.src)
+    return found
+
+
+def walks(kernel: UOp) -> bool:
+    """Whether the kernel of this stored value goes along positions (a SCATTER, or an assignment of one)."""
+    return kernel.op is Ops.SCATTER or kernel.op is Ops.STORE and kernel.src[1].op is Ops.SCATTER
 
 
 def _compared_with_themselves(order: dict[UOp, None], forced: dict[UOp, None]) -> dict[UOp, None]:
@@ -363,7 +378,7 @@ def _should_store(u: UOp, fusion: Fusion, stops: dict[UOp, None]) -> bool:
         return False
     evaluations = [sum(w.evaluations() for w in ways) for ways in uses.values()]
     if u.op is Ops.REDUCE:
-        if len(uses) > 1 or any(kernel.op is Ops.SCATTER for kernel in uses):
+        if len(uses) > 1 or any(walks(kernel) for kernel in uses):
             return True
         kernel, ways = next(iter(uses.items()))
         contraction = is_contraction(u)

@@ -24,6 +24,7 @@ from aril.schedule.fuse import (
     is_leaf,
     nbytes,
     numel,
+    walks,
 )
 from aril.schedule.lower import lower
 from aril.schedule.merge import Draft, bundle, merge
@@ -76,19 +77,25 @@ class Schedule:
 
 
 def protect_targets(sink: UOp, fusion: Fusion) -> UOp:
-    """A store whose value reads its own target at other places is computed to memory first."""
-    change: set[UOp] = set()
+    """What reads the target of a store at other places than it is stored to is computed to memory first."""
+    change: dict[UOp, set[UOp]] = {}  # readers -> those of their sources that are stored first
     for root in fusion.stored:
         if root.op is Ops.STORE:
             target, value = root.src[:2]
+            if walks(root) and value not in fusion.stored:  # goes to any place of the target, as its values come
+                early = {s for s in value.src[1:] if _reads_elsewhere(UOp(Ops.NOOP, (s,)), target, fusion)}
+                if early:
+                    change.setdefault(value, set()).update(early)
+                value = value.src[0]
             if _reads_elsewhere(value, target, fusion):
-                change.add(root)
+                change.setdefault(root, set()).add(root.src[1])
     if not change:
         return sink
     done: dict[UOp, UOp] = {}
     for u in sink.toposort():
-        new = u.with_src(tuple([done[s] for s in u.src])) if u.src else u
-        done[u] = new.with_src((new.src[0], UOp(Ops.CONTIGUOUS, (new.src[1],)))) if u in change else new
+        early = change.get(u, set())
+        new = [UOp(Ops.CONTIGUOUS, (done[s],)) if s in early else done[s] for s in u.src]
+        done[u] = u.with_src(tuple(new)) if u.src else u
     return done[sink]
 
 
@@ -229,7 +236,7 @@ def _draft(
             bool(reductions),
             any(is_contraction(r) for r in reductions),
             key,
-            alone=u.op in (Ops.COPY, Ops.SCATTER),
+            alone=u.op is Ops.COPY or walks(u),
             weight=sum([OP_WEIGHT.get(n.op, 1.0) for n in region if n.op in OpGroup.ALU]),
             assigned={target.base} if u.op is Ops.STORE else set(),
         )  # fmt: skip
@@ -385,7 +392,7 @@ def _read_bytes(values: UOp) -> int:
 
 
 def _name(d: Draft) -> str:
-    kind = "c" if d.has_contraction else "r" if d.has_reduce else "e"
+    kind = "s" if walks(d.root) else "c" if d.has_contraction else "r" if d.has_reduce else "e"
     dims = "x".join(str(concrete(x)) for x in d.shape if concrete(x) != 1) or "1"
     return f"{kind}_{dims}" + (f"_n{len(d.stores)}" if len(d.stores) > 1 else "")
 

@@ -152,6 +152,32 @@ def empty_reductions(sink: UOp) -> UOp:
     return sink.substitute(found)
 
 
+def scatter_into_targets(sink: UOp) -> UOp:
+    """A SCATTER is stored as it is made, whatever rearranges it: into the target seen that way.
+
+    Before: ``STORE(t (4, 3), RESHAPE(SCATTER(x (12,), ..)))``. After: ``STORE(RESHAPE(t, (12,)), SCATTER(x, ..))``.
+    """
+    if not any(u.op is Ops.SCATTER for u in sink.toposort()):
+        return sink
+    done: dict[UOp, UOp] = {}
+    for u in sink.toposort():
+        new = u.with_src(tuple([done[s] for s in u.src])) if u.src else u
+        if new.op is Ops.STORE and len(new.src) == 2:
+            target, value = new.src
+            chain = [value]
+            while chain[-1].op in (Ops.RESHAPE, Ops.PERMUTE) and len(chain[-1].src) == 1:
+                chain.append(chain[-1].src[0])
+            if chain[-1].op is Ops.SCATTER:
+                for moved in chain[:-1]:
+                    if moved.op is Ops.RESHAPE:
+                        target = reshape(target, moved.src[0].shape)
+                    else:
+                        target = permute(target, tuple(sorted(range(len(moved.arg)), key=moved.arg.__getitem__)))
+                new = UOp(Ops.STORE, (target, chain[-1]))
+        done[u] = new
+    return done[sink]
+
+
 def split_long_reductions(sink: UOp) -> UOp:
     """Few results over many elements are reduced in two steps, the first in independent parts; so are the columns of
     a matrix larger than the caches, whose rows are then gone over in the order of memory.

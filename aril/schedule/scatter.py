@@ -30,18 +30,21 @@ def scatter_nests(state: Lowering, target: UOp, value: UOp) -> list[UOp]:
     """
     x, values, positions = value.src
     rows, rest = target.shape[0], target.shape[1:]
-    each = -(-rows // _chunks(value)) if isinstance(rows, int) else rows
+    kept = x is target  # in place: what is not written stays as it is
+    each = -(-rows // _chunks(value, kept)) if isinstance(rows, int) else rows
     count = -(-rows // each) if isinstance(rows, int) and isinstance(each, int) else 1  # none is left without rows
     chunk = state.new_range(count, AxisType.GLOBAL) if count > 1 else ZERO
     first = index_mul(chunk, each)
     left = index_add(index_const(rows), index_mul(first, -1))
     mine = simplify(UOp(Ops.WHERE, (UOp(Ops.CMPLT, (left, index_const(each))), left, index_const(each))))
 
-    row = state.new_range(mine, AxisType.LOOP) if count > 1 else _loop(state, rows)
-    columns = [_loop(state, d) for d in rest]
-    place = (simplify(UOp(Ops.ADD, (first, row))), *columns)
-    fill = UOp(Ops.STORE, (state.target(target, place), state.value(x, place)))
-    nests = [_closed(fill, (chunk, row, *columns))]
+    nests = []
+    if not kept:
+        row = state.new_range(mine, AxisType.LOOP) if count > 1 else _loop(state, rows)
+        columns = [_loop(state, d) for d in rest]
+        place = (simplify(UOp(Ops.ADD, (first, row))), *columns)
+        fill = UOp(Ops.STORE, (state.target(target, place), state.value(x, place)))
+        nests.append(_closed(fill, (chunk, row, *columns)))
 
     walk = tuple([_loop(state, d) for d in positions.shape])
     position = as_index(state.value(positions, walk))
@@ -61,7 +64,7 @@ def scatter_nests(state: Lowering, target: UOp, value: UOp) -> list[UOp]:
     return nests
 
 
-def _chunks(value: UOp) -> int:
+def _chunks(value: UOp, kept: bool) -> int:
     """How many parts the rows are in: each is worth a thread's while, and all the walks over the positions together
     take no longer than half of what is done at them."""
     rows = value.shape[0]
@@ -69,7 +72,7 @@ def _chunks(value: UOp) -> int:
         return 1
     size, walk = numel(value), max(1, numel(value.src[2]))
     row = size // max(1, rows)
-    work = size * _FILL_NS + walk * (_PLACE_NS + row * _ADD_NS)
+    work = (0 if kept else size) * _FILL_NS + walk * (_PLACE_NS + row * _ADD_NS)
     return max(1, min(_MOST, rows, int(work / _CHUNK_NS), int(work / (2 * walk * _STEP_NS))))
 
 

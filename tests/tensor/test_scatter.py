@@ -226,7 +226,7 @@ def test_bits_do_not_depend_on_how_rows_are_divided(n, d, m, monkeypatch):
     want = x.copy()
     np.add.at(want, index, src)  # float32, in order
     for chunks in (1, 2, 7, 33):
-        monkeypatch.setattr(lowering, "_chunks", lambda value, chunks=chunks: chunks)
+        monkeypatch.setattr(lowering, "_chunks", lambda value, kept, chunks=chunks: chunks)
         # another constant makes another kernel: one divided otherwise is not found in the cache
         got = (Tensor(x) + float(chunks) * 0.0)._scatter(Tensor(src).maximum(-100.0 - chunks), Tensor(index), Ops.ADD)
         np.testing.assert_array_equal(got.numpy(), want)
@@ -288,3 +288,47 @@ def test_sharded_rows_columns_and_values(op, axes):
     a, b = (Tensor(v).shard(DISTRIBUTED, axis).realize() for v, axis in zip((x, values), axes, strict=True))
     got = a._scatter(b, Tensor(index).shard(DISTRIBUTED, None), op)
     np.testing.assert_allclose(got.numpy(), want, rtol=1e-12)
+
+
+# --- assignment ---
+
+
+def test_assignment_by_position_goes_where_the_tensor_lies():
+    x, rows = RNG.normal(size=(400, 32)), RNG.normal(size=(6, 32))
+    index = RNG.integers(-400, 400, 6)
+    t, i, v = Tensor(x).realize(), Tensor(index).realize(), Tensor(rows).realize()
+    base = t.uop.base
+    before = GlobalCounters.bytes
+    t[i] = v
+    t.realize()
+    assert GlobalCounters.bytes - before < 8 * rows.nbytes < x.nbytes
+    x[index] = rows
+    np.testing.assert_array_equal(t.numpy(), x)
+    assert base.op is Ops.BUFFER
+
+
+def test_assignment_of_what_is_read_at_other_places():
+    x, index = RNG.normal(size=(50, 3)), RNG.permutation(50)[:20]
+    t, i = Tensor(x).realize(), Tensor(index).realize()
+    t[i] = t[i] * 2 + t[(i + 1) % 50]
+    x[index] = x[index] * 2 + x[(index + 1) % 50]
+    np.testing.assert_array_equal(t.numpy(), x)
+    t[i] += t.sum()
+    x[index] += x.sum()
+    np.testing.assert_allclose(t.numpy(), x, rtol=1e-12)
+    order = Tensor(x[:, 0].argsort()).realize()
+    t[order % 7, order % 3] = t[order, 0]
+    want = x.copy()
+    want[x[:, 0].argsort() % 7, x[:, 0].argsort() % 3] = x[x[:, 0].argsort(), 0]
+    np.testing.assert_allclose(t.numpy(), want, rtol=1e-12)
+
+
+def test_what_was_read_before_an_assignment_keeps_the_old_values():
+    x, index = RNG.normal(size=(30, 4)), RNG.integers(0, 30, 9)
+    t, i = Tensor(x).realize(), Tensor(index).realize()
+    before = t[i] + 1
+    t[i] = Tensor(np.zeros((9, 4)))
+    after = t.sum(0)
+    np.testing.assert_array_equal(before.numpy(), x[index] + 1)
+    x[index] = 0
+    np.testing.assert_allclose(after.numpy(), x.sum(0), rtol=1e-12)
