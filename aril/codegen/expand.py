@@ -275,7 +275,8 @@ class _Expander:
                 value = broadcast(spread.target.index(spread.start).load(hint=u.arg), len(spread.offsets))
                 return UOp(Ops.WHERE, (gate, value, broadcast(alt, len(spread.offsets))))
             gates = [g for g in (split_gate(u.src[0].src[1])[1], *u.src[2:]) if g is not None]
-            if spread.is_near and not alt.shape and all(self._can_rearrange(g, turn) for g in gates):
+            apart = len(set(spread.offsets)) == len(spread.offsets)  # lanes at one element may have different gates
+            if apart and spread.is_near and not alt.shape and all(self._can_rearrange(g, turn) for g in gates):
                 return spread.load(u, lambda readers: (alt, self._rearranged_gate(gates, turn, readers)))
         elif spread is not None and spread.is_near:
             return spread.load(u, lambda readers: () if gate is None else (alt, gate))

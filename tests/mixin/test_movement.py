@@ -208,3 +208,9 @@ def test_movement_is_lazy_and_shares_nodes():
     assert x.reshape(6, 4).uop is x.reshape(-1, 4).uop
     assert x.permute(0, 1, 2) is x
     assert evaluate(x.reshape(24).uop).shape == (24,)
+
+
+def test_lanes_that_read_one_element_keep_their_own_gates():
+    x = np.float32([[1, 2, 3]])
+    padded = Tensor(x).pad(((0, 1), (0, 1))).reshape(8) + 1
+    np.testing.assert_array_equal(padded.numpy(), [2, 3, 4, 1, 1, 1, 1, 1])
