@@ -18,7 +18,7 @@ from aril.runtime.llvm import compile_cached
 from aril.runtime.target import generic_target, host_target
 
 SIGNALS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
-ENTRY = struct.Struct("<QQQQ")  # first byte, end, the name's address and length
+ENTRY = struct.Struct("<QQQQ")  # first byte, end, the message's address and length
 CAPACITY = 1 << 14  # kernels loaded at once; further ones crash without their name
 _SIGACTION = 152  # bytes of glibc's struct sigaction: handler, 128 bytes of mask, flags, restorer
 _SA_SIGINFO = 4
@@ -30,8 +30,6 @@ _TEXT = """
 @aril_fault_table = global ptr null
 @aril_fault_count = global i64 0
 @aril_fault_before = global ptr null
-@head = internal constant [23 x i8] c"\\0Aaril: kernel crashed: "
-@end = internal constant [1 x i8] c"\\0A"
 declare i64 @write(i32, ptr, i64)
 declare i32 @sigaction(i32, ptr, ptr)
 
@@ -62,11 +60,9 @@ next:
   %i1 = add i64 %i, 1
   br label %loop
 found:
-  %name = load ptr, ptr %np
+  %message = load ptr, ptr %np
   %length = load i64, ptr %lp
-  %w1 = call i64 @write(i32 2, ptr @head, i64 23)
-  %w2 = call i64 @write(i32 2, ptr %name, i64 %length)
-  %w3 = call i64 @write(i32 2, ptr @end, i64 1)
+  %w = call i64 @write(i32 2, ptr %message, i64 %length)  ; at once: several threads may crash together
   br label %out
 out:
   ; the handler of before sees the same fault again when we return
@@ -87,7 +83,7 @@ class _Table:
         self._code = code
         self._entries = mmap.mmap(-1, CAPACITY * ENTRY.size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self._before = (ctypes.c_ubyte * (_SIGACTION * 65))()
-        self._names: dict[int, ctypes.Array[ctypes.c_char]] = {}
+        self._messages: dict[int, ctypes.Array[ctypes.c_char]] = {}
         self._unused: list[int] = []
         self._used = 0
         self._lock = threading.RLock()
@@ -108,8 +104,8 @@ class _Table:
             if slot >= CAPACITY:
                 return -1
             self._used = max(self._used, slot + 1)
-            text = ctypes.create_string_buffer(name.encode())
-            self._names[slot] = text
+            text = ctypes.create_string_buffer(f"\naril: kernel crashed: {name}\n".encode())
+            self._messages[slot] = text
             ENTRY.pack_into(
                 self._entries, slot * ENTRY.size, start, start + size, ctypes.addressof(text), len(text) - 1
             )
@@ -119,7 +115,7 @@ class _Table:
     def remove(self, slot: int) -> None:
         with self._lock:
             ENTRY.pack_into(self._entries, slot * ENTRY.size, 0, 0, 0, 0)
-            del self._names[slot]
+            del self._messages[slot]
             self._unused.append(slot)
 
 
