@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from aril.dtype import DType, accumulator, dtypes
 from aril.ops import OpGroup, Ops
+from aril.uop.args import is_memory_only
 from aril.uop.call import result_number, written_views
 from aril.uop.function import bind, stand_in
 from aril.uop.node import Shape, UOp, sint
@@ -332,8 +333,8 @@ def _unshard(u: UOp, g: UOp) -> Grads:
 
 @_rule(Ops.COPY)
 def _copy(u: UOp, g: UOp) -> Grads:
-    home = u.src[0].device
-    return (g if home is None else UOp(Ops.COPY, (g,), home),)
+    home = u.src[0].device  # a file or another's array is no place to write a gradient to
+    return (g if home is None or is_memory_only(home) else UOp(Ops.COPY, (g,), home),)
 
 
 # --- assignment ---

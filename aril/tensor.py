@@ -39,10 +39,12 @@ from aril.tensor_memory import (
     realize,
     storage_base,
     with_history,
+    working_device,
 )
 from aril.tensor_random import RandomMixin
 from aril.tensor_shard import ShardMixin, storage_like
 from aril.uop import UOp
+from aril.uop.args import is_memory_only
 from aril.uop.node import Variable, toposort, track_origin, view_flat
 
 __all__ = ["Tensor", "Variable"]
@@ -146,6 +148,8 @@ class Tensor(TensorIndexing, InteropMixin, RandomMixin, LinalgMixin, HashMixin, 
     # --- primitives of the mixins ---
 
     def _alu(self, op: Ops, *others: Tensor) -> Tensor:
+        if _memory_only_seen:
+            self, *others = _where_kernels_run(self, *others)  # type: ignore[assignment]
         device = self._device
         for o in others:
             if o._device != device and o._device is not None:
@@ -156,7 +160,7 @@ class Tensor(TensorIndexing, InteropMixin, RandomMixin, LinalgMixin, HashMixin, 
     def _binary(self, op: Ops, other: Any, reverse: bool = False) -> Tensor:
         # The way of `a + 1` and `a * b`: everything on the nodes, one Tensor made.
         uop, cls = self.uop, other.__class__
-        if not GRAD.value:
+        if not GRAD.value or _memory_only_seen:
             return super()._binary(op, other, reverse)
         if cls is Tensor:
             b, device = other.uop, self._device
@@ -173,6 +177,9 @@ class Tensor(TensorIndexing, InteropMixin, RandomMixin, LinalgMixin, HashMixin, 
         """The node of this value, below the DETACH that every result has where GRAD is 0."""
         return self.uop.src[0] if not GRAD.value and self.uop.op is Ops.DETACH else self.uop
 
+    def _computable(self) -> Tensor:
+        return _where_kernels_run(self)[0] if _memory_only_seen else self
+
     def _like(self, uop: UOp) -> Tensor:
         return Tensor._new(uop, self._device)
 
@@ -186,7 +193,8 @@ class Tensor(TensorIndexing, InteropMixin, RandomMixin, LinalgMixin, HashMixin, 
         return recorded(self._bare()._permute(order), self._device)
 
     def _pad(self, pairs: Any, fill: Any = 0) -> Tensor:
-        return recorded(self._bare()._pad(pairs, fill), self._device)
+        x = self._computable()
+        return recorded(x._bare()._pad(pairs, fill), x._device)
 
     def _shrink(self, pairs: Any) -> Tensor:
         return recorded(self._bare()._shrink(pairs), self._device)
@@ -198,14 +206,17 @@ class Tensor(TensorIndexing, InteropMixin, RandomMixin, LinalgMixin, HashMixin, 
         return recorded(self._bare()._shear(axis, by, step, offset, length), self._device)
 
     def _reduce(self, op: Ops, axes: tuple[int, ...]) -> Tensor:
-        return recorded(self._bare()._reduce(op, axes), self._device)
+        x = self._computable()
+        return recorded(x._bare()._reduce(op, axes), x._device)
 
     def _take(self, index: Tensor) -> Tensor:
-        return recorded(self.uop._take(index.uop), _common_device("indexing", (self, index)))
+        x, index = _where_kernels_run(self, index)
+        return recorded(x.uop._take(index.uop), _common_device("indexing", (x, index)))
 
     def _scatter(self, values: Tensor, positions: Tensor, op: Ops) -> Tensor:
-        device = _common_device("scatter", (self, values, positions))
-        return Tensor._new(self.uop._scatter(values.uop, positions.uop, op), device)
+        x, values, positions = _where_kernels_run(self, values, positions)
+        device = _common_device("scatter", (x, values, positions))
+        return recorded(x.uop._scatter(values.uop, positions.uop, op), device)
 
     def _const(self, dtype: DType, value: Any) -> Tensor:
         return Tensor._new(UOp.const(dtype, value), self._device)
@@ -221,7 +232,7 @@ class Tensor(TensorIndexing, InteropMixin, RandomMixin, LinalgMixin, HashMixin, 
             return Tensor._new(value, value.device)
         if value.__class__ in (bool, int, float):
             return Tensor._new(UOp.const(strong(dtypes.from_py(value)), value), self._device)
-        return Tensor(value, device=self._device)
+        return Tensor(value, device=working_device(self))
 
     def _invalid(self, dtype: DType) -> Tensor:
         return Tensor._new(UOp.invalid(dtype), self._device)
@@ -229,7 +240,10 @@ class Tensor(TensorIndexing, InteropMixin, RandomMixin, LinalgMixin, HashMixin, 
     def cast(self, dtype: DTypeLike) -> Tensor:
         """As `dtype`. Floats out of an integer type's range saturate, NaN becomes 0 (`docs/dtypes.md`)."""
         d = to_dtype(dtype)
-        return self if self.uop.dtype is d else recorded(self.uop.cast(d), self._device)
+        if self.uop.dtype is d:
+            return self
+        x = self._computable()
+        return recorded(x.uop.cast(d), x._device)
 
     def bitcast(self, dtype: DTypeLike) -> Tensor:
         """The same bits as `dtype`; with another size of elements the last axis changes. ValueError where it does
@@ -262,7 +276,8 @@ class Tensor(TensorIndexing, InteropMixin, RandomMixin, LinalgMixin, HashMixin, 
 
     def contiguous(self) -> Tensor:
         """The same values, stored in their own order when they are realized."""
-        return recorded(self.uop.contiguous(), self._device)
+        x = self if is_flat(self.uop) else self._computable()
+        return recorded(x.uop.contiguous(), x._device)
 
     def contiguous_backward(self) -> Tensor:
         """The same values; their gradient is stored."""
@@ -291,11 +306,15 @@ class Tensor(TensorIndexing, InteropMixin, RandomMixin, LinalgMixin, HashMixin, 
             return self
         if self.uop.device is None:
             return self.replace_uop(self.uop)._moved(place)
-        if str(self._device).startswith(("DISK", "NPY")) and not is_flat(self.uop) and is_storage_view(self.uop):
+        if is_memory_only(self._device) and not is_flat(self.uop) and is_storage_view(self.uop):
             part = self._part_moved(place)
-            if part is not None:
-                return part
+            return self._all_moved(place) if part is None else part
         return recorded(UOp(Ops.COPY, (self.uop,), place), place)
+
+    def _all_moved(self, place: DeviceLike) -> Tensor:
+        """This view of memory on a device that runs no kernels, as a view of a copy of all that memory."""
+        base = storage_base(self.uop)
+        return Tensor._new(self.uop.substitute({base: UOp(Ops.COPY, (base,), place)}), place)
 
     def _moved(self, device: DeviceLike) -> Tensor:
         self._device = device
@@ -419,7 +438,11 @@ class Tensor(TensorIndexing, InteropMixin, RandomMixin, LinalgMixin, HashMixin, 
         seed = UOp.const(root.dtype, 1.0) if gradient is None else gradient.cast(self.dtype).uop
         out = differentiate(root, seed, [t.uop for t in targets])
         return [
-            t._like(g) if g is not None else t.const_like(0)._broadcast_to(t.shape) if materialize_grads else None
+            Tensor._new(g, (is_memory_only(t._device) and g.device) or t._device)
+            if g is not None
+            else t.const_like(0)._broadcast_to(t.shape)
+            if materialize_grads
+            else None
             for t, g in zip(targets, out, strict=True)
         ]
 
@@ -498,7 +521,22 @@ def recorded(uop: UOp, device: DeviceLike | None) -> Tensor:
 def _canonical(device: DeviceLike | None) -> DeviceLike | None:
     if device is None:
         return None
+    if is_memory_only(device):
+        _memory_only_seen.add(device[:3])
     return tuple([canonical(d) for d in device]) if isinstance(device, (tuple, list)) else canonical(device)
+
+
+_memory_only_seen: set[str] = set()  # empty: no operation needs to ask where its operands lie
+
+
+def _where_kernels_run(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """`tensors`, with those on devices that run no kernels (NPY, DISK) copied to the one of the others, else the
+    default one."""
+    if not any(is_memory_only(t._device) for t in tensors):
+        return tensors
+    places = [t._device for t in tensors if t._device is not None and not is_memory_only(t._device)]
+    place = places[0] if places else Device.DEFAULT
+    return tuple([t.to(place) if is_memory_only(t._device) else t for t in tensors])
 
 
 def _common_device(what: str, tensors: Iterable[Tensor]) -> DeviceLike | None:

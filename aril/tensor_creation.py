@@ -7,7 +7,7 @@ from typing import Any
 
 from aril.dtype import DTypeLike, dtypes, promote, strong, to_dtype
 from aril.mixin.base import shape_arg
-from aril.tensor_memory import elements
+from aril.tensor_memory import elements, working_device
 from aril.uop import UOp
 from aril.uop.node import view_flat
 
@@ -125,7 +125,7 @@ class CreationMixin:
 
     def full_like(self: Any, fill_value: Any, dtype: DTypeLike | None = None, device: Any = None) -> Any:
         """All elements equal to a number, with this shape, dtype and device."""
-        return self.full(self.shape, fill_value, dtype or self.dtype, device or self._device)
+        return self.full(self.shape, fill_value, dtype or self.dtype, device or working_device(self))
 
     def zeros_like(self: Any, dtype: DTypeLike | None = None, device: Any = None) -> Any:
         """All 0, with this shape, dtype and device."""
@@ -137,7 +137,7 @@ class CreationMixin:
 
     def empty_like(self: Any, dtype: DTypeLike | None = None, device: Any = None) -> Any:
         """Storage to be written, with this shape, dtype and device."""
-        return self.empty(*self.shape, dtype=dtype or self.dtype, device=device or self._device)
+        return self.empty(*self.shape, dtype=dtype or self.dtype, device=device or working_device(self))
 
     # --- memory that exists already ---
 
@@ -177,7 +177,12 @@ class CreationMixin:
     @classmethod
     def from_numpy(cls, array: Any) -> Any:
         """A NumPy array as a tensor without a copy (on device NPY); later changes of the array are seen. Copied where
-        its memory is not in row-major order."""
+        its memory is not in row-major order. NPY runs no kernels: an operation copies it to the device of the other
+        operand, else to the default one.
+
+        >>> (Tensor.from_numpy(Tensor([0, 1, 2]).numpy()) + 1).tolist()
+        [1, 2, 3]
+        """
         import numpy as np
 
         raw = np.ascontiguousarray(array)

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from aril.dtype import dtypes
+from aril.tensor_memory import working_device
 
 # name -> (bytes absorbed a permutation, suffix bits with the first bit of padding, bytes of the digest): FIPS 202
 _KINDS = {
@@ -61,9 +62,9 @@ class HashMixin:
         *lead, n = self.shape
         rows = math.prod(lead)
         if rows == 0:
-            return self.zeros(*lead, size, dtype=dtypes.uint8, device=self._device)
+            return self.zeros(*lead, size, dtype=dtypes.uint8, device=working_device(self))
         blocks = n // rate + 1
-        end = type(self)(_padding(n % rate, rate, suffix), dtype=dtypes.uint8, device=self._device)
+        end = type(self)(_padding(n % rate, rate, suffix), dtype=dtypes.uint8, device=working_device(self))
         x = self.reshape(rows, n).cat(end.reshape(1, -1)._broadcast_to((rows, end.shape[0])), dim=1)
         lanes = x.bitcast(dtypes.uint64).reshape(rows, blocks, rate // 8).contiguous()
         turns, source = _tables(self)
@@ -88,7 +89,7 @@ class HashMixin:
             n = level.shape[0]
             leaves = -(-n // _LEAF)
             level = level.pad_to(leaves * _LEAF).reshape(leaves, _LEAF).keccak("shake_128").flatten().contiguous()
-        length = type(self)(list(count.to_bytes(8, "little")), dtype=dtypes.uint8, device=self._device)
+        length = type(self)(list(count.to_bytes(8, "little")), dtype=dtypes.uint8, device=working_device(self))
         return level.cat(length).keccak("shake_128")
 
 
@@ -101,8 +102,8 @@ def _padding(used: int, rate: int, suffix: int) -> list[int]:
 
 def _tables(x: Any) -> tuple[Any, Any]:
     return (
-        type(x)(_TURNS, dtype=dtypes.uint64, device=x._device),
-        type(x)(_SOURCE, dtype=dtypes.int32, device=x._device),
+        type(x)(_TURNS, dtype=dtypes.uint64, device=working_device(x)),
+        type(x)(_SOURCE, dtype=dtypes.int32, device=working_device(x)),
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from aril.dtype import dtypes
 from aril.mixin.base import broadcast_shape, dim_prod, dim_sub
 from aril.ops import Ops
-from aril.tensor_memory import is_writable_view, make_writable
+from aril.tensor_memory import is_writable_view, make_writable, working_device
 from aril.uop import UOp
 
 
@@ -67,8 +67,9 @@ class TensorIndexing:
 
     def _set_picked(self: Any, key: Any, value: Any) -> None:
         v = (value if isinstance(value, type(self)) else self.ufix(value)).cast(self.dtype)
-        if v._device is not None and self._device is not None and v._device != self._device:
-            v = v.to(self._device)
+        place = working_device(self)
+        if v._device is not None and place is not None and v._device != place:
+            v = v.to(place)
         whole, picks, front = _views(self, key)
         k = len(picks)
         if whole is self and not front and [a for a, _ in picks] == list(range(k)):  # rows, as they lie
@@ -80,7 +81,7 @@ class TensorIndexing:
             return
         total = self.numel()
         kind = dtypes.int32 if total <= dtypes.int32.max else dtypes.int64
-        place = type(self).arange(total, dtype=kind, device=self._device).reshape(self.shape)[key]
+        place = type(self).arange(total, dtype=kind, device=working_device(self)).reshape(self.shape)[key]
         v = _fit(v, place.shape).flatten()
         if v.numel():
             self._replace_values(self.flatten().scatter(0, place.flatten(), v).reshape(self.shape))
@@ -98,7 +99,7 @@ class TensorIndexing:
         import numpy as np
 
         found = np.argwhere(self.numpy())
-        return type(self)(found, dtype=dtypes.default_int(), device=self._device)
+        return type(self)(found, dtype=dtypes.default_int(), device=working_device(self))
 
     def masked_select(self: Any, mask: Any) -> Any:
         """The elements where the (broadcast) mask holds, as a vector. Computes the mask."""
@@ -144,7 +145,7 @@ def _items(x: Any, key: Any) -> list[Any]:
         elif isinstance(k, np_kinds) and k.ndim == 0:
             out.append(int(k))
         elif isinstance(k, list):
-            out.append(type(x)(k, device=x._device))
+            out.append(type(x)(k, device=working_device(x)))
         else:
             out.append(k)
     if sum(1 for k in out if k is Ellipsis) > 1:
@@ -269,7 +270,7 @@ def _positions(x: Any, k: Any, n: Any, axis: int) -> Any:
     if hasattr(k, "uop"):
         if k.dtype.kind not in "iu":
             raise IndexError(f"indexing: positions are integers, not {k.dtype.name}")
-        return k if k._device in (None, x._device) else k.to(x._device)
+        return k if k._device in (None, x._device) else k.to(working_device(x))
     import numpy as np
 
     array = np.asarray(k)
@@ -281,7 +282,7 @@ def _positions(x: Any, k: Any, n: Any, axis: int) -> Any:
         raise IndexError(
             f"indexing: positions {array.min()} to {array.max()} reach outside of axis {axis} of length {n}"
         )
-    return type(x)(array.astype(np.int32 if n <= 2**31 else np.int64), device=x.device)
+    return type(x)(array.astype(np.int32 if n <= 2**31 else np.int64), device=working_device(x))
 
 
 def _slice(k: slice, n: Any) -> tuple[Any, Any, int]:

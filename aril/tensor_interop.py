@@ -15,6 +15,7 @@ from aril.dtype import DTypeLike, dtypes, strong, to_dtype
 from aril.ops import Ops
 from aril.tensor_creation import CreationMixin
 from aril.tensor_memory import storage_base
+from aril.uop.args import is_memory_only
 from aril.uop.node import view_flat
 
 _SHOWN = 200  # elements: a tensor that has its value and is no larger shows it
@@ -199,7 +200,7 @@ class InteropMixin(CreationMixin):
         if protocol >= _PROTOCOLS_WITH_BUFFERS and array.size:
             raw = pickle.PickleBuffer(array.reshape(-1).view("uint8"))
         kind = self.device if isinstance(self.device, str) else None
-        place = None if kind is None or kind.startswith(("DISK", "NPY")) else kind
+        place = None if kind is None or is_memory_only(kind) else kind
         return _unpickled, (type(self), raw, tuple(self.shape), strong(self.dtype).name, place, self._is_param)
 
     def __copy__(self: Any) -> Any:

@@ -10,6 +10,7 @@ import math
 from typing import Any
 
 from aril.dtype import dtypes
+from aril.tensor_memory import working_device
 
 
 class LinalgMixin:
@@ -70,10 +71,12 @@ class LinalgMixin:
             lead = x.shape[:-2]
 
             def unit(rows: int, columns: int) -> Any:
-                return x.eye(rows, columns, dtype=x.dtype, device=x._device)._broadcast_to((*lead, rows, columns))
+                return x.eye(rows, columns, dtype=x.dtype, device=working_device(x))._broadcast_to(
+                    (*lead, rows, columns)
+                )
 
             u, vt = (unit(m, m), unit(n, n)) if full_matrices else (unit(m, k), unit(k, n))
-            return u, x.zeros(*lead, k, dtype=x.dtype, device=x._device), vt
+            return u, x.zeros(*lead, k, dtype=x.dtype, device=working_device(x)), vt
 
         def body(a: Any) -> tuple[Any, Any, Any]:
             if m < n:

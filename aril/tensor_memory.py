@@ -12,12 +12,13 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from aril.config import GRAD
-from aril.device import Buffer
+from aril.device import Buffer, Device
 from aril.dtype import strong
 from aril.engine.lock import locked, note_assignment
 from aril.ops import OpGroup, Ops
 from aril.schedule.shard import is_sharded_storage, memory_of
 from aril.uop import UOp
+from aril.uop.args import is_memory_only
 from aril.uop.node import toposort, view_flat
 
 if TYPE_CHECKING:
@@ -293,6 +294,11 @@ def with_history(root: Tensor, targets: tuple[Tensor, ...]) -> UOp:
         if not mapping:
             return graph
         graph = graph.substitute(mapping)
+
+
+def working_device(t: Tensor) -> Any:
+    """Where what is made to be computed with `t` lies: on its device, unless that holds memory only."""
+    return Device.DEFAULT if is_memory_only(t._device) else t._device
 
 
 def elements(shape: tuple[Any, ...]) -> int:

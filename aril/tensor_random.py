@@ -20,6 +20,7 @@ from aril.config import SEED, TRAINING
 from aril.dtype import DTypeLike, dtypes, to_dtype
 from aril.mixin.base import shape_arg
 from aril.ops import Ops
+from aril.tensor_memory import working_device
 
 _CAPTURED = 1 << 63
 
@@ -140,7 +141,7 @@ class RandomMixin:
 
     def rand_like(self: Any, dtype: DTypeLike | None = None) -> Any:
         """`rand` with this shape, dtype and device."""
-        return self.rand(*self.shape, dtype=dtype or self.dtype, device=self._device)
+        return self.rand(*self.shape, dtype=dtype or self.dtype, device=working_device(self))
 
     @classmethod
     def randn(cls, *shape: Any, dtype: DTypeLike | None = None, device: Any = None) -> Any:
@@ -157,7 +158,7 @@ class RandomMixin:
 
     def randn_like(self: Any, dtype: DTypeLike | None = None) -> Any:
         """`randn` with this shape, dtype and device."""
-        return self.randn(*self.shape, dtype=dtype or self.dtype, device=self._device)
+        return self.randn(*self.shape, dtype=dtype or self.dtype, device=working_device(self))
 
     @classmethod
     def randint(
@@ -237,10 +238,12 @@ class RandomMixin:
             raise ValueError(f"multinomial: {num_samples} different classes of {self.shape[-1]}; use replacement=True")
         weights = self.float()
         if not replacement and num_samples > 1:
-            keys = (self.rand(*self.shape, dtype=dtypes.float32, device=self._device) + 2.0**-25).log() / weights
+            keys = (
+                self.rand(*self.shape, dtype=dtypes.float32, device=working_device(self)) + 2.0**-25
+            ).log() / weights
             return keys.topk(num_samples)[1]
         total = weights.cumsum(-1)
-        u = self.rand(*self.shape[:-1], num_samples, dtype=dtypes.float32, device=self._device)
+        u = self.rand(*self.shape[:-1], num_samples, dtype=dtypes.float32, device=working_device(self))
         limit = u * total.shrink([*[None] * (self.ndim - 1), (self.shape[-1] - 1, self.shape[-1])])
         return (total.unsqueeze(-2) <= limit.unsqueeze(-1)).sum(-1).cast(dtypes.default_int())
 
@@ -252,7 +255,7 @@ class RandomMixin:
             return self
         if p == 1:
             return self.zeros_like()
-        keep = self.rand(*self.shape, dtype=dtypes.float32, device=self._device) >= p
+        keep = self.rand(*self.shape, dtype=dtypes.float32, device=working_device(self)) >= p
         return keep.where(self, self.const_like(0)) * (1 / (1 - p))
 
 

@@ -14,6 +14,7 @@ from aril.ops import Ops
 from aril.schedule.parts import split, unshard
 from aril.schedule.shard import Layout, layout_of, split_as, split_over
 from aril.uop import UOp
+from aril.uop.args import is_memory_only
 from aril.uop.node import view_flat
 
 
@@ -86,7 +87,7 @@ class ShardMixin:
         return self.zeros(*[stop - start for start, stop in pairs], dtype=self.dtype).uop
 
     def _on_file(self: Any) -> bool:
-        return isinstance(self.device, str) and self.device.startswith(("DISK", "NPY"))
+        return is_memory_only(self.device)
 
     def _placed(self: Any, uop: UOp, devices: tuple[str, ...]) -> Any:
         from aril.tensor import recorded

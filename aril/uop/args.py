@@ -85,3 +85,8 @@ class KernelInfo:
     opts_to_apply: tuple[Any, ...] | None = None
     applied: tuple[Any, ...] = ()
     estimates: Estimates | None = None
+
+
+def is_memory_only(device: Any) -> bool:
+    """Whether `device` names one that holds memory and runs no kernels: files and NumPy's arrays."""
+    return isinstance(device, str) and device[:4].upper() in ("DISK", "NPY", "NPY:")
