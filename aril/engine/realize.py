@@ -35,6 +35,7 @@ class Executable:
 
     schedule: Schedule
     loaded: list[Loaded | None]
+    together: Any = False  # its batch (`together.py`); None: to be made; False: its steps follow each other
 
 
 @dataclass(eq=False, slots=True)
@@ -208,7 +209,10 @@ def executable(steps: Schedule, default_device: str) -> Executable:
         start = time.perf_counter()
         kernels = [(i.kernel, i.device or default_device) for i in steps.items if i.kernel is not None]
         loaded = iter(load_kernels(kernels))  # type: ignore[arg-type]
-        found = Executable(steps, [next(loaded) if i.kernel is not None else None for i in steps.items])
+        several = len({device for _, device in kernels}) > 1
+        found = Executable(
+            steps, [next(loaded) if i.kernel is not None else None for i in steps.items], None if several else False
+        )
         kept[1][key] = found
         if DEBUG.value >= 2:
             print(
@@ -235,8 +239,18 @@ def run(exe: Executable, buffers: list[Buffer | None], values: dict[str, int]) -
     """Launch every step; `buffers` holds the parameters and is extended by the temporaries that are results."""
     steps = exe.schedule
     default = Device.DEFAULT
-    buffers = [*buffers, *[None] * len(steps.temps)]
     capture = local.capture
+    if (
+        exe.together is not False
+        and capture is None
+        and not (DEBUG.value >= 2 or NAN_CHECK.value or VALIDATE_WITH_CPU.value)
+    ):
+        from aril.engine.together import run_together
+
+        done = run_together(exe, buffers, values)
+        if done is not None:
+            return done
+    buffers = [*buffers, *[None] * len(steps.temps)]
     debug, checked, profiled = DEBUG.value >= 2, NAN_CHECK.value, PROFILE.value
     timed, began, ended = debug or bool(profiled), 0, 0
     if capture is not None:

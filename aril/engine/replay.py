@@ -14,12 +14,14 @@ from itertools import groupby
 
 from aril.config import DEBUG, NAN_CHECK, PROFILE
 from aril.device import Buffer, Device, GlobalCounters, readable_size
+from aril.dtype import dtypes
 from aril.engine import profile
 from aril.engine.commands import ring_of, span_of, submission, variables_of
 from aril.engine.compile import evaluate
 from aril.engine.hazards import Span
 from aril.engine.program import Slot, Submission
 from aril.engine.realize import Capture, Launch, _report, check_numbers
+from aril.uop import Estimates
 
 ALIGN = 256
 
@@ -42,10 +44,13 @@ class Batch:
     """The replayable form of a capture.
 
     `inputs` and `fresh` (results) are the buffers that differ from call to call; `run` takes those of the call in the
-    same order. `kept` names (by id) buffers that live on outside of the batch.
+    same order. `kept` names (by id) buffers that live on outside of the batch; with None there are none, and the batch
+    has memory for its intermediates only while it runs.
     """
 
-    def __init__(self, capture: Capture, inputs: Sequence[Buffer], fresh: Sequence[Buffer], kept: set[int]) -> None:
+    def __init__(
+        self, capture: Capture, inputs: Sequence[Buffer], fresh: Sequence[Buffer], kept: set[int] | None
+    ) -> None:
         replaced = [*inputs, *fresh]
         self.inputs = len(inputs)
         self.index = {id(b): i for i, b in enumerate(replaced)}
@@ -53,21 +58,24 @@ class Batch:
         self.launches = capture.launches
         self.values = dict(capture.values)
         self.plan: dict[int, Buffer] = {}
+        self.pools: list[tuple[str, int]] = []  # (device, bytes) of memory that each run gets anew
+        self.label = f"replay of {len(self.launches)} kernels" if kept is not None else ""
         self._plan_memory(kept)
         self.segments = self._segments()
-        self.ops = self.bytes = 0
+        self.work: dict[str, list[int]] = {}  # of each device: operations, bytes, launches
+        self.symbolic: list[Launch] = []  # whose operations and bytes are not among them
         for launch in self.launches:
-            if launch.loaded is not None and isinstance(launch.loaded.estimates.ops, int):
-                self.ops += launch.loaded.estimates.ops
-                self.bytes += int(launch.loaded.estimates.bytes)
-        self.per_device: dict[str, int] = {}
-        for launch in self.launches:
-            name = launch.buffers[0].device
-            self.per_device[name] = self.per_device.get(name, 0) + 1
+            e = Estimates(0, launch.buffers[0].nbytes) if launch.loaded is None else launch.loaded.estimates
+            ops, size = e.ops, e.bytes
+            if not isinstance(ops, int) or not isinstance(size, int):
+                self.symbolic.append(launch)
+                ops = size = 0
+            sums = self.work.setdefault(launch.buffers[0].device, [0, 0, 0])
+            sums[:] = [a + b for a, b in zip(sums, (ops, size, 1), strict=True)]
 
     # --- memory ---
 
-    def _plan_memory(self, kept: set[int]) -> None:
+    def _plan_memory(self, kept: set[int] | None) -> None:
         """Intermediates of the batch share memory where their lifetimes do not overlap (first fit by size, largest
         first).
         """
@@ -77,7 +85,7 @@ class Batch:
         for i, launch in enumerate(self.launches):
             for b in launch.buffers:
                 r = root_of(b)
-                if id(r) in self.index or id(b) in self.index or id(r) in kept or id(b) in kept:
+                if id(r) in self.index or id(b) in self.index or kept and (id(r) in kept or id(b) in kept):
                     continue
                 first.setdefault(id(r), i)
                 last[id(r)] = i
@@ -97,8 +105,6 @@ class Batch:
             taken.setdefault(b.device, []).append((at, at + size, first[key], last[key]))
             sizes[b.device] = max(sizes.get(b.device, 0), at + size)
             places.append((key, b.device, at))
-        from aril.dtype import dtypes
-
         pools = {device: Buffer(device, size, dtypes.uint8) for device, size in sizes.items()}
         for key, device, at in places:
             b = buffers[key]
@@ -114,6 +120,12 @@ class Batch:
         for launch in self.launches:
             launch.buffers = [self._moved(b) for b in launch.buffers]
         buffers.clear()
+        if kept is None:
+            for pool in pools.values():
+                self.index[id(pool)] = len(self.keep)
+                self.keep.append(pool)
+                self.pools.append((pool.device, pool.size))
+            return
         for device in pools:  # what the captured run used would only wait for reuse beside the pool
             Device[device].allocator.release()
 
@@ -157,8 +169,9 @@ class Batch:
 
     def run(self, buffers: Sequence[Buffer], values: dict[str, int]) -> None:
         """Replay with `buffers` in the places of the replaced ones and these values of variables."""
+        buffers = [*buffers, *[Buffer(device, size, dtypes.uint8) for device, size in self.pools]]
         if DEBUG.value >= 2 or NAN_CHECK.value:
-            with profile.timed("replay", f"replay of {len(self.launches)} kernels"):
+            with profile.timed("replay", self.label):
                 self._run_one_by_one(buffers, values)
             return
         profiled = bool(PROFILE.value)
@@ -175,13 +188,17 @@ class Batch:
                 self._run_timed(s, addresses, known)
             else:
                 s.commands.run(addresses, [known[v] for v in s.variables])
-        if profiled:
-            profile.record("replay", f"replay of {len(self.launches)} kernels", "", began, profile.now())
-        elapsed = time.perf_counter() - start
-        for i, (name, count) in enumerate(self.per_device.items()):
-            GlobalCounters.record(
-                name, self.ops if i == 0 else 0, self.bytes if i == 0 else 0, elapsed if i == 0 else 0.0, count
-            )
+        if profiled and self.label:
+            profile.record("replay", self.label, "", began, profile.now())
+        seconds = time.perf_counter() - start
+        for name, (ops, size, count) in self.work.items():
+            GlobalCounters.record(name, ops, size, seconds, count)
+            seconds = 0.0
+        if not self.label:  # a replay does nothing in Python for a kernel
+            for launch in self.symbolic:
+                e = launch.loaded.estimates  # type: ignore[union-attr]
+                name = launch.buffers[0].device
+                GlobalCounters.record(name, evaluate(e.ops, known), evaluate(e.bytes, known), 0.0, 0)
 
     def _run_timed(self, s: Segment, addresses: list[int], known: dict[str, int]) -> None:
         times = s.commands.run_timed(addresses, [known[v] for v in s.variables], known)
