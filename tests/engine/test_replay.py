@@ -179,16 +179,19 @@ def test_kernels_of_two_devices_run_at_the_same_time():
         m.setattr(pool_ring, "shared_pool", lambda: pool)
         for _ in range(3):
             f(x)
-        profile.reset()
-        with Context(PROFILE=1):
-            out = f(x)
-    kernels = [i for i in profile.intervals() if i.kind == "kernel"]
+        for _ in range(20):  # the machine may be busy with something else
+            profile.reset()
+            with Context(PROFILE=1):
+                out = f(x)
+            kernels = [i for i in profile.intervals() if i.kind == "kernel"]
+            first, second = [[k for k in kernels if k.device == d] for d in ("CPU", "CPU:1")]
+            assert len(first) == len(second) == 4
+            if any(a.start < b.end and b.start < a.end for a in first for b in second):
+                break
+        else:
+            pytest.fail("the kernels of two devices followed each other")
     profile.reset()
     pool.close()
-    first, second = [[k for k in kernels if k.device == d] for d in ("CPU", "CPU:1")]
-    assert len(first) == len(second) == 4
-    both = [(a, b) for a in first for b in second if a.start < b.end and b.start < a.end]
-    assert both
     expected = data
     for _ in range(4):
         expected = np.sin(expected) + 1

@@ -68,7 +68,7 @@ def test_kernels_of_two_devices_overlap(monkeypatch):
     monkeypatch.setattr(pool_ring, "shared_pool", lambda: pool)
     x = Tensor(np.linspace(0, 1, 600_000, dtype=np.float32)).shard(DEVICES, 0).realize()
     (x.sin().exp() + 1).realize()  # compiled
-    for _ in range(5):  # the machine may be busy with something else
+    for _ in range(20):  # the machine may be busy with something else
         profile.reset()
         with Context(PROFILE=1):
             (x.sin().exp() + 1).realize()
