@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from aril.device import Device as Device
     from aril.device import GlobalCounters as GlobalCounters
     from aril.dtype import dtypes as dtypes
+    from aril.fetch import fetch as fetch
     from aril.function import function as function
     from aril.jit import jit as jit
     from aril.tensor import Tensor as Tensor
@@ -32,6 +33,7 @@ _WHERE: dict[str, tuple[str, str]] = {
     "Tensor": ("aril.tensor", "Tensor"),
     "Variable": ("aril.tensor", "Variable"),
     "dtypes": ("aril.dtype", "dtypes"),
+    "fetch": ("aril.fetch", "fetch"),
     "function": ("aril.function", "function"),
     "jit": ("aril.jit", "jit"),
     "load_captured": ("aril.captured", "load_captured"),
@@ -39,7 +41,8 @@ _WHERE: dict[str, tuple[str, str]] = {
 }
 
 __all__ = [
-    "Context", "Device", "GlobalCounters", "Tensor", "Variable", "dtypes", "function", "jit", "load_captured", "nn",
+    "Context", "Device", "GlobalCounters", "Tensor", "Variable", "dtypes", "fetch", "function", "jit", "load_captured",
+    "nn",
 ]  # fmt: skip
 
 

@@ -32,7 +32,7 @@ def function(
     if body is None:
         return functools.partial(function, grad_fxn=grad_fxn, name=name)
     label: str = name or getattr(body, "__name__", None) or type(body).__name__
-    arg = FunctionArg(label, None if grad_fxn is None else _on_nodes(label, grad_fxn))
+    arg = FunctionArg(label, None if grad_fxn is None else on_nodes(label, grad_fxn))
 
     @functools.wraps(body)
     def apply(*args: Any, **kwargs: Any) -> Any:
@@ -57,7 +57,9 @@ def traced(body: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, An
     return replaced(out, iter([recorded(u, u.device) for u in nodes]))
 
 
-def _on_nodes(name: str, grad_fxn: Gradient) -> Callable[[tuple[UOp, ...], tuple[UOp, ...]], list[UOp | None]]:
+def on_nodes(name: str, grad_fxn: Gradient) -> Callable[[tuple[UOp, ...], tuple[UOp, ...]], list[UOp | None]]:
+    """A gradient function of tensors as one of nodes, its results checked."""
+
     def apply(grads: tuple[UOp, ...], args: tuple[UOp, ...]) -> list[UOp | None]:
         out = grad_fxn(tuple([Tensor(g) for g in grads]), tuple([Tensor(a) for a in args]))
         found = [out] if isinstance(out, Tensor) else list(out)

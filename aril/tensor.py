@@ -19,6 +19,7 @@ from aril.mixin.base import broadcast_shape
 from aril.ops import Ops
 from aril.schedule.shard import is_sharded_storage
 from aril.schedule.written import below_bitcasts
+from aril.tensor_calls import CallsMixin
 from aril.tensor_custom import CustomKernelMixin
 from aril.tensor_data import uop_of_data
 from aril.tensor_hash import HashMixin
@@ -52,7 +53,17 @@ __all__ = ["Tensor", "Variable"]
 DeviceLike = Any  # a device's name, or a tuple of names
 
 
-class Tensor(TensorIndexing, InteropMixin, RandomMixin, LinalgMixin, HashMixin, CustomKernelMixin, ShardMixin, OpMixin):
+class Tensor(
+    TensorIndexing,
+    InteropMixin,
+    RandomMixin,
+    LinalgMixin,
+    HashMixin,
+    CustomKernelMixin,
+    CallsMixin,
+    ShardMixin,
+    OpMixin,
+):
     """A lazy array: `Tensor([1, 2, 3])`, `Tensor(numpy_array)`, `Tensor(2.5)`, `Tensor.zeros(3, 4)`.
 
     data: nested lists, a number, bytes, a NumPy array (copied), another framework's array (through the buffer

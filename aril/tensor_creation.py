@@ -159,6 +159,18 @@ class CreationMixin:
         return cls._of(view_flat(flat, dims), place)
 
     @classmethod
+    def from_url(cls, url: str, **options: Any) -> Any:
+        """The bytes of the file at `url` as uint8, downloaded into the cache once and read from there when used.
+
+        `options` are those of `aril.fetch`: sha256, limit, gunzip, name, insecure, ..
+        Errors: those of `aril.fetch`.
+        """
+        from aril.fetch import fetch
+
+        path = fetch(url, **options)
+        return cls.from_file(f"DISK:{path}", 0, (path.stat().st_size,), dtypes.uint8)
+
+    @classmethod
     def from_blob(
         cls, address: int, shape: Any, dtype: DTypeLike | None = None, device: Any = None, owner: object = None
     ) -> Any:

@@ -68,9 +68,9 @@ def advance(base: UOp, effect: UOp) -> None:
 
 
 @locked
-def realize(tensors: Iterable[Tensor]) -> None:
+def realize(tensors: Iterable[Tensor], compute: Any = None) -> None:
     """Compute all of `tensors` in one schedule. What else still reads a value that an assignment among them
-    overwrites is computed too, before it is lost."""
+    overwrites is computed too, before it is lost. `compute`: see `realize_uops`."""
     from aril.engine.realize import alias, is_realized, local, realize_uops, realized_view
 
     todo = list({id(t): t for t in tensors}.values())
@@ -84,7 +84,7 @@ def realize(tensors: Iterable[Tensor]) -> None:
     while more := _readers_of_overwritten([t.uop for t in todo], {id(t) for t in todo}):
         todo += more  # these may hold assignments of their own
     taken = {t.uop for t in todo if t.uop.storage is not None}
-    results = realize_uops([t.uop for t in todo], [t._device for t in todo])
+    results = realize_uops([t.uop for t in todo], [t._device for t in todo], compute)
     for t, new in zip(todo, results, strict=True):
         old = t.uop
         if old is new:

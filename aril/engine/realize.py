@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +20,7 @@ from aril.engine import profile
 from aril.engine.compile import SETTINGS, Loaded, evaluate, load_kernels
 from aril.engine.lock import locked
 from aril.ops import OpGroup, Ops
-from aril.schedule import Item, Schedule, normalize, schedule
+from aril.schedule import Item, Normalized, Schedule, normalize, schedule
 from aril.schedule.shard import is_sharded_storage, memory_of
 from aril.uop import UOp
 from aril.uop.node import live_nodes
@@ -72,6 +73,7 @@ class _Local(threading.local):
 
 
 local = _Local()
+Compute = Callable[[Normalized, Schedule], "list[Buffer | None]"]
 _by_identity: dict[int, tuple[Schedule, dict[tuple[Any, ...], Executable]]] = {}
 
 
@@ -111,11 +113,12 @@ def storage_of(u: UOp) -> Buffer:
 
 
 @locked
-def realize_uops(uops: list[UOp], devices: list[str | None] | None = None) -> list[UOp]:
+def realize_uops(uops: list[UOp], devices: list[str | None] | None = None, compute: Compute | None = None) -> list[UOp]:
     """Compute every graph in `uops`; returns for each a view of memory with its value.
 
     `devices[i]` is where a graph of constants only is put (default: the default device). Assignments inside the
-    graphs happen once. Errors: what building, compiling and running raise; nothing is marked realized then.
+    graphs happen once. `compute` stands in for running the schedule: it gives the memory of its parameters and
+    temporaries. Errors: what building, compiling and running raise; nothing is marked realized then.
     """
     out = [realized_view(u) for u in uops]
     pending: dict[UOp, str] = {}
@@ -131,8 +134,11 @@ def realize_uops(uops: list[UOp], devices: list[str | None] | None = None) -> li
     with profile.timed("schedule", f"schedule of {len(roots)}"):
         normal = normalize(roots, tuple(pending.values()))
         steps = schedule(normal.graph, len(normal.buffers))
-    buffers: list[Buffer | None] = [storage_of(b) for b in normal.buffers]
-    made = run(executable(steps, Device.DEFAULT), buffers, normal.values)
+    if compute is not None:
+        made = compute(normal, steps)
+    else:
+        buffers: list[Buffer | None] = [storage_of(b) for b in normal.buffers]
+        made = run(executable(steps, Device.DEFAULT), buffers, normal.values)
     local.runs += 1
     local.wrote = bool(normal.effects)
     nodes: dict[UOp, UOp] = {}

@@ -15,8 +15,6 @@ import math
 import os
 import pickle
 import tempfile
-import urllib.error
-import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -25,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aril.config import cache_dir
+from aril.fetch import FetchError, pieces
 
 if TYPE_CHECKING:
     from aril.tensor import Tensor
@@ -136,12 +135,11 @@ def _from_mirror(mirror: str) -> bytes:
 
 
 def _fetch(url: str, digest: str) -> bytes:
-    """The body at `url`; OSError if it does not come in time, DatasetError if its sha256 is another."""
+    """The body at `url`; DatasetError if it does not come or its sha256 is another."""
     try:
-        with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:
-            body: bytes = answer.read(16 << 20)
-    except urllib.error.URLError as error:
-        raise DatasetError(f"no answer ({error.reason})") from None
+        body = b"".join(pieces(url, 16 << 20, TIMEOUT_S))
+    except FetchError as error:
+        raise DatasetError(str(error)) from None
     if hashlib.sha256(body).hexdigest() != digest:
         raise DatasetError(f"{url} is not the file it should be (checksum)")
     return body

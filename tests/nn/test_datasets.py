@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from aril.config import Context
+from aril.fetch import FetchError
 from aril.nn import datasets
 from aril.nn.datasets import DatasetError, mnist, read_array_pickle
 
@@ -52,7 +53,15 @@ def serve(monkeypatch, folder, bodies: dict[str, bytes]) -> None:
     folder.mkdir()
     for name, body in bodies.items():
         (folder / name).write_bytes(body)
-    monkeypatch.setattr(datasets, "MIRRORS", ("file:///does/not/exist/", f"file://{folder}/"))
+
+    def pieces(url: str, limit: int, timeout: float):
+        path = folder / url.removeprefix("https://mirror.example/")
+        if not path.is_file():
+            raise FetchError(f"fetch: no answer from {url}")
+        yield path.read_bytes()
+
+    monkeypatch.setattr(datasets, "pieces", pieces)
+    monkeypatch.setattr(datasets, "MIRRORS", ("https://nobody.example/", "https://mirror.example/"))
 
 
 def has_package() -> bool:
