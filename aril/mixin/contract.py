@@ -305,30 +305,3 @@ class ContractMixin(MathMixin):
         ahead = (total - place).pad(pads[lead:], value=0)._pool(kernel, strides, dilations)
         index = total - hit.where(ahead, 0).max(axes)
         return top, index
-
-    def max_unpool2d(
-        self,
-        indices: Self,
-        kernel_size: Any = (2, 2),
-        stride: Any = None,
-        dilation: Any = 1,
-        padding: Any = 0,
-        output_size: Any = None,
-    ) -> Self:
-        """The inverse of `max_pool2d` with its indices (N, C, *out): values back in their places, zeros elsewhere."""
-        n = self.ndim - 2
-        kernel, strides, dilations, pairs, _ = self._pool_setup(
-            to_pair(kernel_size, n), stride, dilation, padding, False, "max_unpool2d"
-        )
-        spatial = output_size
-        if spatial is None:
-            spatial = [
-                (o - 1) * s - b - a + d * (k - 1) + 1
-                for o, s, (b, a), d, k in zip(self.shape[2:], strides, pairs, dilations, kernel, strict=True)
-            ]
-        spatial = tuple(spatial)[-n:]
-        lead = self.shape[:2]
-        total = math.prod(spatial)
-        values, places = self.flatten(2).unsqueeze(-1), indices.flatten(2).unsqueeze(-1)
-        hit = places.eq(self._iota(total).cast(places.dtype))
-        return hit.where(values, 0).sum(2)._reshape((*lead, *spatial)).cast(self.dtype)

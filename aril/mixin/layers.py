@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Self
 
 from aril.dtype import dtypes
+from aril.mixin.base import to_pair
 from aril.mixin.order import OrderMixin
 
 _REDUCTIONS = ("none", "sum", "mean")
@@ -130,6 +131,37 @@ class LayersMixin(OrderMixin):
             counts = counts * hit.where(per_class, self.const_like(0)).sum(1)
         loss = hit.where(self, self.const_like(0)).sum(1).neg() * counts
         return loss.sum() / counts.sum() if reduction == "mean" else loss._loss_result(reduction, "nll_loss")
+
+    # --- unpooling ---
+
+    def max_unpool2d(
+        self,
+        indices: Self,
+        kernel_size: Any = (2, 2),
+        stride: Any = None,
+        dilation: Any = 1,
+        padding: Any = 0,
+        output_size: Any = None,
+    ) -> Self:
+        """The inverse of `max_pool2d` with its indices (N, C, *out): values back in their places, zeros elsewhere.
+
+        Of several values for one place (windows that overlap) the last stays.
+        """
+        n = self.ndim - 2
+        kernel, strides, dilations, pairs, _ = self._pool_setup(
+            to_pair(kernel_size, n), stride, dilation, padding, False, "max_unpool2d"
+        )
+        spatial = output_size
+        if spatial is None:
+            spatial = [
+                (o - 1) * s - b - a + d * (k - 1) + 1
+                for o, s, (b, a), d, k in zip(self.shape[2:], strides, pairs, dilations, kernel, strict=True)
+            ]
+        spatial = tuple(spatial)[-n:]
+        lead = self.shape[:2]
+        total = math.prod(spatial)
+        empty = self._const(self.dtype, 0)._broadcast_to((*lead, total))
+        return empty.scatter(2, indices.flatten(2), self.flatten(2))._reshape((*lead, *spatial))
 
     # --- attention ---
 
