@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aril.codegen.accumulate import accumulate, separate
+from aril.codegen.bypass import bypass_caches
 from aril.codegen.expand import expand
 from aril.codegen.heuristics import optimise
 from aril.codegen.launch import launch
@@ -43,6 +44,7 @@ def passes() -> tuple[tuple[str, Pass], ...]:
         ("launch index", lambda sink, renderer: launch(sink)),
         ("expand", lambda sink, renderer: expand(sink)),
         ("accumulate", lambda sink, renderer: accumulate(sink)),
+        ("bypass caches", bypass_caches),
         ("decompose", decompose),
         ("types", lambda sink, renderer: assign_types(sink)),
         ("multiply-add", fuse_mulacc),

@@ -276,7 +276,8 @@ def _vectorise_output(plan: Plan, index: int, lane: UOp, width: int) -> None:
         plan.do(Split(id, width, "peel"), "lanes; the rest one by one")
         plan.do(Vectorize((*id, 1)), "contiguous")
         return
-    lanes = min(width if tiled is None else min(width, 8), 1 << (n.bit_length() - 1))
+    # a tile of a transposing copy lies in registers: 16 vectors of 16 elements take half of 32
+    lanes = min(width if tiled is None or registers >= 32 else min(width, 8), 1 << (n.bit_length() - 1))
     while copies > 1 and n < 2 * copies * lanes and n % (copies * lanes):
         copies //= 2
     if tiled is not None or any(r.arg.kind is AxisType.UPCAST for r in nest.loops):

@@ -98,6 +98,7 @@ class _Kernel(MemoryWriter):
             "  br label %body",
             "body:",
             *self.lines,
+            *(["  fence seq_cst"] if self.bypasses else []),  # whoever reads the results sees all of them
             "  ret void",
             "}",
             *sorted(self.declares.values()),

@@ -166,6 +166,7 @@ class MemoryWriter(Writer):
 
     def do_store(self, u: UOp) -> None:
         where, form, align, meta = self.place(u, u.arg)
+        self.bypasses = self.bypasses or u.arg == "nontemporal"
         lanes = lanes_of(u.src[0])
         if u.src[1].dtype is not u.src[0].dtype:
             raise RenderError(

@@ -42,6 +42,7 @@ class Writer:
         self.count = 0
         self.factors: dict[UOp, int] = {}
         self.hint = ""
+        self.bypasses = False  # whether some store goes past the caches
         self.access: dict[UOp, str] = {}  # alias metadata of each memory
         self.conditional = any(u.op is Ops.END and len(u.src) > 2 for u in uops)
 

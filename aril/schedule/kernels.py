@@ -35,6 +35,8 @@ from aril.uop.call import targets
 from aril.uop.node import toposort, view_flat
 
 BODY_WEIGHT = 500.0  # operations in one value's body
+LARGE_RESULT = 8 << 20  # bytes from which a result may be larger than all caches: its kernel knows how it is aligned
+ALIGN = 64  # what allocators give storage of that size
 ATTEMPTS = 16  # rounds of deciding what is stored before every state gets a copy
 
 
@@ -214,7 +216,8 @@ def _draft(
             size = numel(u)
             slot = params + len(temps)
             temps.append(Temp(size, dtype, device or "", u in roots))  # type: ignore[arg-type]
-            flat = UOp(Ops.PARAM, (), ParamArg(slot, dtype, size, device=device), dtype)
+            align = ALIGN if size * dtype.itemsize >= LARGE_RESULT else 1
+            flat = UOp(Ops.PARAM, (), ParamArg(slot, dtype, size, device=device, align=align), dtype)
             target = view_flat(flat, u.shape)
             value = src[0] if u.op in (Ops.CONTIGUOUS, Ops.COPY) else u.with_src(src)
             value = value if value.dtype is dtype else value.cast(dtype)
@@ -358,7 +361,10 @@ def _body(d: Draft) -> tuple[UOp, tuple[int, ...], int, int]:
     for n in sink.toposort():
         if n.op is Ops.PARAM and not n.is_variable and n not in scratch:
             used[n] = None
-    local = {p: UOp(Ops.PARAM, (), p.arg._replace(slot=i, device=None), p.dtype) for i, p in enumerate(used)}
+    local = {
+        p: UOp(Ops.PARAM, (), p.arg._replace(slot=i, device=None, align=p.arg.align if p in written else 1), p.dtype)
+        for i, p in enumerate(used)
+    }
     body = sink.substitute({**local, **scratch})
     size = sum(nbytes(t) for stores in d.stores for t, _ in stores if t.base not in scratch) + _read_bytes(
         UOp.sink(*[v.substitute(scratch) for stores in d.stores for _, v in stores])
