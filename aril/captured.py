@@ -35,7 +35,8 @@ from aril.device import Buffer
 from aril.engine.compile import Loaded, entry_of, load_kernels, machine_key, make_loaded, unpack_entry
 from aril.engine.realize import Capture, JitError, Launch, local
 from aril.engine.replay import Batch, root_of
-from aril.jit import Captured, Jit, name_for, name_of, realize_assignments, touched
+from aril.jit import Captured, Jit, name_of, realize_assignments, touched
+from aril.jit_arguments import name_for
 from aril.nn.state import PathLike, safe_load_metadata, safe_save
 from aril.ops import Ops
 from aril.schedule import Item
@@ -224,6 +225,12 @@ class Program(Jit[Any, Any]):
             return self.function(*args, **kwargs)
         return super().__call__(*args, **kwargs)
 
+    def _capture(self, *_: Any) -> Any:
+        raise JitError(
+            f"{name_of(self.function)}: an argument shares memory that the program writes with another one or with "
+            "its state, and it was not saved for that: pass a clone()"
+        )
+
     def reset(self) -> None:
         """There is nothing to capture again. Errors: JitError, always."""
         self.function()
@@ -316,7 +323,6 @@ def _build(d: Description, file: _File, weights: PathLike | None, trust: bool) -
     results = [b for b, m in zip(roots, d.memories, strict=True) if m.kind == "result"]
     kept = {id(b) for b, m in zip(roots, d.memories, strict=True) if m.kind == "state"}
     kept |= {id(b) for b in views.values() if id(root_of(b)) in kept}
-    written, written_inputs, used = touched(launches, inputs, kept)
     outputs = []
     for view, places in d.outputs:
         nodes = {}
@@ -329,7 +335,8 @@ def _build(d: Description, file: _File, weights: PathLike | None, trust: bool) -
         outputs.append((view, tuple([i if i < len(inputs) + len(results) else None for i in found])))
     batch = Batch(Capture(launches, values=d.values), inputs, results, kept)
     c = Captured(d.signature, batch, d.template, outputs, results)
-    c.state, c.written_inputs, c.used, c.layouts = written, written_inputs, used, d.layouts
+    c.state, c.reached, c.written_inputs, c.used = touched(launches, inputs, kept)
+    c.layouts = d.layouts
     return Program(d.name, d.names, c, state)
 
 

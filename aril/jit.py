@@ -7,26 +7,36 @@ from __future__ import annotations
 
 import functools
 import gc
-import inspect
 import itertools
 import os
 import threading
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar, overload
 
-from aril.config import JIT, JITBEAM, Context
+from aril.config import BEAM, JIT, JITBEAM, Context
 from aril.device import Buffer
 from aril.engine.commands import span_of
 from aril.engine.hazards import Area, written_twice
 from aril.engine.lock import locked, noted
-from aril.engine.realize import Capture, JitError, Launch, is_realized, local, realize_uops, storage_of
-from aril.engine.replay import Batch
+from aril.engine.realize import Capture, JitError, Launch, is_realized, local, storage_of
+from aril.engine.replay import Batch, root_of
+from aril.jit_arguments import (
+    Arguments,
+    Sharing,
+    arguments,
+    difference,
+    flatten,
+    name_for,
+    parameter_names,
+    reached,
+    shared,
+    stand_ins,
+)
 from aril.nested import replaced
 from aril.nested import tensors as tensors_in
 from aril.ops import OpGroup, Ops
-from aril.schedule.prepare import is_flat_view
-from aril.schedule.shard import Layout, is_sharded_storage, layout_of, memory_of
+from aril.schedule.shard import Layout, layout_of, memory_of
 from aril.tensor import Tensor
 from aril.tensor_memory import alive, renew
 from aril.uop import UOp
@@ -34,6 +44,7 @@ from aril.uop.node import toposort
 
 P = ParamSpec("P")
 R = TypeVar("R")
+SHARINGS = 8  # captures of one function besides the first
 
 
 class Captured:
@@ -45,7 +56,9 @@ class Captured:
         "guarded",
         "layouts",
         "outputs",
+        "reached",
         "runs",
+        "sharing",
         "signature",
         "state",
         "template",
@@ -64,34 +77,13 @@ class Captured:
         self.signature, self.batch, self.template = signature, batch, template
         self.outputs, self.fresh = outputs, fresh
         self.state: dict[int, Buffer] = {}  # memory from outside that the batch writes, by identity
-        self.guarded: Area | None = None  # the bytes of that memory
+        self.reached: list[Buffer] = []  # all memory from outside that it touches
+        self.guarded: tuple[Area, Area] | None = None  # the bytes of what it writes there, and of all
         self.written_inputs: list[int] = []
         self.layouts: list[Layout | None] | None = None  # of the inputs, where some are split over devices
         self.used: list[int] = []  # the inputs that its kernels touch
+        self.sharing: Sharing | None = None  # of memory by the inputs; None: each has its own
         self.runs = -1  # `local.runs` when the nodes of what is written were last renewed
-
-
-def _flatten(x: Any, path: str, tensors: list[Tensor], key: list[Any], values: dict[str, int]) -> None:
-    """Collect tensors of a nested argument in order, and everything else into the key of the call."""
-    if isinstance(x, Tensor):
-        tensors.append(x)
-        key.append((path, "tensor", x.shape, x.dtype, x.device))
-    elif isinstance(x, UOp) and x.op is Ops.BIND:
-        variable, value = x.unbind()
-        values[variable.arg.name] = value
-        key.append((path, "variable", variable))
-    elif isinstance(x, (list, tuple)):
-        key.append((path, type(x).__name__, len(x)))
-        for i, v in enumerate(x):
-            _flatten(v, f"{path}[{i}]", tensors, key, values)
-    elif isinstance(x, dict):
-        key.append((path, "dict", tuple(x)))
-        for k, v in x.items():
-            _flatten(v, f"{path}[{k!r}]", tensors, key, values)
-    elif isinstance(x, (int, float, bool, str, bytes, type(None))):
-        key.append((path, "value", type(x).__name__, x))
-    else:
-        key.append((path, "object", id(x)))
 
 
 class Jit(Generic[P, R]):
@@ -99,17 +91,21 @@ class Jit(Generic[P, R]):
 
     Tensors may stand anywhere in lists, tuples and dicts of the arguments; bound variables are inputs too. Every
     other argument is part of what was captured and must not change. In-place updates of tensors the function reaches
-    by closure or attribute are part of the batch. Results are fresh tensors at every call. Errors: JitError where
-    shapes, dtypes, devices or other arguments differ from the captured ones, and where the function reads a tensor's
-    value while being captured.
+    by closure or attribute are part of the batch. Results are fresh tensors at every call. A call whose arguments share
+    memory that is written, with each other or with what the function reaches, in another way than before is captured
+    anew. With `prune`, kernels that depend on no argument and on nothing that the batch writes are left out of
+    replays: what they computed at the capture stays.
+    Errors: JitError where shapes, dtypes, devices or other arguments differ from the captured ones, and where the
+    function reads a tensor's value while being captured.
     """
 
-    def __init__(self, function: Callable[P, R]) -> None:
-        self.function = function
+    def __init__(self, function: Callable[P, R], prune: bool = False) -> None:
+        self.function, self.prune = function, prune
         self.calls = 0
         self.captured: Captured | None = None
+        self.others: list[Captured] = []  # for calls that share memory in other ways
         self.of_owner: dict[int, tuple[weakref.ref[Any], Jit[P, R]]] = {}  # of a method: one for each object
-        self.names = _parameter_names(function)
+        self.names = parameter_names(function)
         self.lock = threading.RLock()  # calls of one capture come one after the other: they share its records
         functools.update_wrapper(self, function)
 
@@ -121,7 +117,7 @@ class Jit(Generic[P, R]):
         if found is None:
             own = self.of_owner
             try:
-                found = own[key] = (weakref.ref(owner, lambda _: own.pop(key, None)), Jit(self.function))
+                found = own[key] = (weakref.ref(owner, lambda _: own.pop(key, None)), Jit(self.function, self.prune))
             except TypeError as error:
                 raise TypeError(
                     f"jit: a method's object must allow weak references; {type(owner).__name__} does not"
@@ -133,7 +129,7 @@ class Jit(Generic[P, R]):
 
     def reset(self) -> None:
         """Capture again at the next calls."""
-        self.calls, self.captured = 0, None
+        self.calls, self.captured, self.others = 0, None, []
 
     def save(
         self,
@@ -163,13 +159,19 @@ class Jit(Generic[P, R]):
         values: dict[str, int] = {}
         names = self.names
         for i, a in enumerate(args):
-            _flatten(a, names[i] if i < len(names) else f"argument {i}", tensors, key, values)
+            flatten(a, names[i] if i < len(names) else f"argument {i}", tensors, key, values)
         for name, a in kwargs.items():
-            _flatten(a, name, tensors, key, values)
+            flatten(a, name, tensors, key, values)
         signature = tuple(key)
         if self.captured is not None:
             with self.lock:
-                return self._replay(self.captured, signature, tensors, values)
+                if signature != self.captured.signature:
+                    raise JitError(difference(name_of(self.function), self.captured.signature, signature))
+                for c in (self.captured, *self.others):
+                    given = self._given(c, tensors)
+                    if given is not None:
+                        return self._replay(c, given, values)
+                return self._capture(args, kwargs, signature, tensors)
         self.calls += 1
         if self.calls == 1:
             out = self.function(*args, **kwargs)
@@ -177,52 +179,56 @@ class Jit(Generic[P, R]):
             if results:
                 results[0].realize(*results[1:])
             return out
-        if JITBEAM.value:
-            with Context(BEAM=JITBEAM.value):
-                return self._capture(args, kwargs, signature, tensors, values)
-        return self._capture(args, kwargs, signature, tensors, values)
+        return self._capture(args, kwargs, signature, tensors)
 
     # --- capture ---
 
     @locked
-    def _capture(
-        self, args: Any, kwargs: Any, signature: tuple[Any, ...], tensors: list[Tensor], values: dict[str, int]
-    ) -> R:
+    def _capture(self, args: Any, kwargs: Any, signature: tuple[Any, ...], tensors: list[Tensor]) -> R:
+        if len(self.others) >= SHARINGS:
+            raise JitError(
+                f"{name_of(self.function)} is called with arguments that share written memory in more than {SHARINGS} "
+                "ways, each of which is captured: pass whole tensors and take views inside, or pass a clone()"
+            )
         realize_assignments()  # those made before are no part of what is captured
-        inputs = _input_buffers(tensors)
-        # The function sees other names of the same memory, so that an input is told apart from a parameter it may
-        # share.
-        aliases = [Buffer(b.device, b.size, b.dtype, base=b.base or b, offset_bytes=b.offset_bytes) for b in inputs]
-        stand_ins = []
-        left_aliases = iter(aliases)
-        for t in tensors:
-            names = {b: name_for(next(left_aliases)) for b in memory_of(t.uop)}
-            stand_ins.append(t.replace_uop(t.uop.substitute(names)))
-        new_args, new_kwargs = replaced((args, kwargs), iter(stand_ins))
+        given, sharing = shared(tensors, reached(self.function, (args, kwargs)))
+        inside, names = stand_ins(given, sharing)
+        new_args, new_kwargs = replaced((args, kwargs), iter(inside))
         before = {id(t): (weakref.ref(t), t.uop) for t in alive()}
         capture = Capture()
         local.capture, noted.assignments = capture, []
         try:
-            out = self.function(*new_args, **new_kwargs)
-            results = list(tensors_in(out))
-            own = {b for t in stand_ins for b in memory_of(t.uop)} | set(noted.assignments)
-            left = [*results, *_left_behind(before, results, own, capture)]
-            if left:
-                left[0].realize(*left[1:])
+            with Context(BEAM=JITBEAM.value or BEAM.value):
+                out = self.function(*new_args, **new_kwargs)
+                results = list(tensors_in(out))
+                own = {b for t in inside for b in memory_of(t.uop)} | set(noted.assignments)
+                left = [*results, *_left_behind(before, results, own, capture)]
+                if left:
+                    left[0].realize(*left[1:])
         finally:
             local.capture = noted.assignments = None
         self._refuse_rebinding(capture, before)
-        number = {id(a): i for i, a in enumerate(aliases)}
-        c = self._recorded(capture, aliases, signature, out, results)
-        c.layouts = _layouts(tensors)
-        del new_args, new_kwargs, stand_ins
-        self._refuse_aliases(c, inputs)
-        self.captured = c
-        own_nodes = [b for t in tensors for b in memory_of(t.uop)]
+        number = {id(b): i for i, b in reversed(list(enumerate(names)))}
+        c = self._recorded(capture, names, signature, out, results)
+        c.layouts, c.sharing = _layouts(given.tensors), sharing
+        del new_args, new_kwargs, inside
+        meeting = self._meeting(c, given)
+        if meeting is not None:
+            raise JitError(
+                f"{name_of(self.function)} writes into the memory of tensor {meeting} of its arguments by another name "
+                "that could not be seen before (no closure, global, attribute or other argument): use one name for "
+                "it, or pass a clone()"
+            )
+        if self.captured is None:
+            self.captured = c
+        else:
+            self.others.append(c)
+        own_nodes = given.nodes()
         for t in results:  # the caller's inputs come back as themselves
             back = {b: number.get(id(storage_of(b))) for b in memory_of(t.uop)}
             t.uop = t.uop.substitute({b: own_nodes[i] for b, i in back.items() if i is not None})
-        renew([*c.state.values(), *[inputs[i] for i in c.written_inputs]])
+        renew([*c.state.values(), *[given.buffers[i] for i in c.written_inputs]])
+        given.put_back(c.written_inputs)
         return out
 
     def _recorded(
@@ -232,7 +238,7 @@ class Jit(Generic[P, R]):
         in the captured run."""
         produced = {id(b) for launch in capture.launches for b in launch.buffers[: launch.item.outputs]}
         made = {id(b) for b in capture.made}
-        number = {id(a): i for i, a in enumerate(aliases)}
+        number = {id(a): i for i, a in reversed(list(enumerate(aliases)))}
         fresh: list[Buffer] = []
         outputs: list[tuple[UOp, tuple[int | None, ...]]] = []
         for t in results:
@@ -259,17 +265,23 @@ class Jit(Generic[P, R]):
         }
         capture.graphs = []  # they hold the nodes of all that was realized on the way
         kept |= capture.held() - {id(b) for b in fresh}
-        state, written_inputs, used = touched(capture.launches, aliases, kept)
+        state, reached, written_inputs, used = touched(capture.launches, aliases, kept)
+        if self.prune:
+            changing = [b for b in state.values() if id(root_of(b)) not in made]
+            kept |= _prune(capture, {id(b) for b in [*aliases, *fresh, *changing]})
         empty = {id(b): Buffer(b.device, b.size, b.dtype) for b in [*aliases, *fresh]}  # stand for those of each call
         for launch in capture.launches:
             launch.buffers = [empty.get(id(b), b) for b in launch.buffers]
-        places_in = [empty[id(b)] for b in aliases]
+        # An entry that shares the memory of an earlier one is known by that one's name.
+        places_in = [
+            empty[id(b)] if number[id(b)] == i else Buffer(b.device, b.size, b.dtype) for i, b in enumerate(aliases)
+        ]
         places_out = [empty[id(b)] for b in fresh]
         capture.made, capture.nodes = [], []
         batch = Batch(capture, places_in, places_out, kept)
         template = replaced(out, itertools.repeat(Tensor(0)))
         c = Captured(signature, batch, template, outputs, places_out)
-        c.state, c.written_inputs, c.used = state, written_inputs, used
+        c.state, c.reached, c.written_inputs, c.used = state, reached, written_inputs, used
         return c
 
     def _refuse_layouts(self, c: Captured, tensors: list[Tensor]) -> None:
@@ -281,23 +293,27 @@ class Jit(Generic[P, R]):
                     f"called with {found}: shard it the same way, or make another jit of it for these arguments"
                 )
 
-    def _refuse_aliases(self, c: Captured, inputs: list[Buffer]) -> None:
-        """JitError where the memory of an input is written under another name: the batch knows no order between the
-        two.
-        """
+    def _meeting(self, c: Captured, given: Arguments) -> int | None:
+        """The number of an entry whose memory the batch writes by another name, so that it knows no order between the
+        two."""
         if not c.state and not c.written_inputs:
-            return
+            return None
         if c.guarded is None:
-            c.guarded = Area([span_of(b) for b in c.state.values()])
-        spans = {k: span_of(inputs[k]) for k in c.used}
-        i = next((k for k, s in spans.items() if c.guarded.meets(s)), None)
-        i = written_twice(spans, set(c.written_inputs)) if i is None else i
-        if i is not None:
-            raise JitError(
-                f"{name_of(self.function)} writes into the memory of tensor {i} of its arguments "
-                "by another name (an attribute, a "
-                "closure, a second argument): use one name for it, or pass a clone()"
-            )
+            c.guarded = Area([span_of(b) for b in c.state.values()]), Area([span_of(b) for b in c.reached])
+        spans, written = {k: span_of(given.places[k]) for k in c.used}, set(c.written_inputs)
+        i = next((k for k, s in spans.items() if c.guarded[k in written].meets(s)), None)
+        i = written_twice(spans, written) if i is None else i
+        return None if i is None else given.owner[i]
+
+    def _given(self, c: Captured, tensors: list[Tensor]) -> Arguments | None:
+        """The arguments of a call for `c`; None where they share memory in a way for which it is not right."""
+        sharing = c.sharing
+        if sharing is not None and not sharing.fits(tensors):
+            return None
+        given = arguments(tensors, () if sharing is None else sharing.views)
+        if sharing is not None and not sharing.holds(given):
+            return None
+        return None if self._meeting(c, given) is not None else given
 
     def _refuse_rebinding(self, capture: Capture, before: dict[int, tuple[weakref.ref[Tensor], UOp]]) -> None:
         """JitError where a tensor that the batch reads from outside is gone now: its name stands for another tensor."""
@@ -315,13 +331,10 @@ class Jit(Generic[P, R]):
 
     # --- replay ---
 
-    def _replay(self, c: Captured, signature: tuple[Any, ...], tensors: list[Tensor], values: dict[str, int]) -> R:
-        if signature != c.signature:
-            raise JitError(_difference(self.function, c.signature, signature))
-        inputs = _input_buffers(tensors)
-        if c.layouts is not None or any(isinstance(t.device, tuple) for t in tensors):
-            self._refuse_layouts(c, tensors)
-        self._refuse_aliases(c, inputs)
+    def _replay(self, c: Captured, given: Arguments, values: dict[str, int]) -> R:
+        inputs = given.buffers
+        if c.layouts is not None or any(isinstance(t.device, tuple) for t in given.tensors):
+            self._refuse_layouts(c, given.tensors)
         fresh = [Buffer(b.device, b.size, b.dtype) for b in c.fresh]
         buffers = inputs + fresh
         c.batch.run(buffers, values)
@@ -330,7 +343,7 @@ class Jit(Generic[P, R]):
             c.runs = local.runs
         nodes: dict[int, UOp] = {}
         results = []
-        own_nodes = [b for t in tensors for b in memory_of(t.uop)]
+        own_nodes = given.nodes()
         for uop, places in c.outputs:
             names: dict[UOp, UOp] = {}
             for b, which in zip(memory_of(uop), places, strict=True):
@@ -344,14 +357,33 @@ class Jit(Generic[P, R]):
                         nodes[which] = name_for(buffers[which])
                     names[b] = nodes[which]
             results.append(Tensor(uop.substitute(names)))
+        if given.copied:
+            given.put_back(c.written_inputs)
         return replaced(c.template, iter(results))  # type: ignore[no-any-return]
+
+
+def _prune(capture: Capture, live: set[int]) -> set[int]:
+    """Drop the launches that neither read nor write any memory of `live`, nor what such launches write; returns the
+    identities of what they wrote, which stays.
+    """
+    keep: list[Launch] = []
+    while True:  # a launch that goes on with what another one wrote keeps that one, too
+        kept = [x for x in capture.launches if any(id(b) in live or id(root_of(b)) in live for b in x.buffers)]
+        live |= {id(root_of(b)) for x in kept for b in x.buffers[: x.item.outputs]}
+        if len(kept) == len(keep):
+            break
+        keep = kept
+    written = {id(b) for x in capture.launches if x not in keep for b in x.buffers[: x.item.outputs]}
+    capture.launches = keep
+    return written
 
 
 def touched(
     launches: list[Launch], inputs: list[Buffer], kept: set[int]
-) -> tuple[dict[int, Buffer], list[int], list[int]]:
-    """(memory of `kept` that launches write, by identity; the inputs that they write; the inputs that they touch)."""
-    number = {id(a): i for i, a in enumerate(inputs)}
+) -> tuple[dict[int, Buffer], list[Buffer], list[int], list[int]]:
+    """(memory of `kept` that launches write, by identity; all of it that they touch; the inputs that they write; the
+    inputs that they touch)."""
+    number = {id(a): i for i, a in reversed(list(enumerate(inputs)))}
     state: dict[int, Buffer] = {}
     written_inputs = []
     for launch in launches:
@@ -363,7 +395,8 @@ def touched(
                 if b.base is not None:  # tensors may see the whole of it
                     state[id(b.base)] = b.base
     used = sorted({number[id(b)] for launch in launches for b in launch.buffers if id(b) in number})
-    return state, written_inputs, used
+    outside = {id(b): b for launch in launches for b in launch.buffers if id(b) in kept and id(b) not in number}
+    return state, list(outside.values()), written_inputs, used
 
 
 def realize_assignments() -> None:
@@ -413,28 +446,6 @@ def _is_assigned(u: UOp) -> bool:
     return u.op is Ops.AFTER and u.storage is None
 
 
-def _input_buffers(tensors: list[Tensor]) -> list[Buffer]:
-    """Realized, whole, in order: the buffer of each input tensor. A view gets a copy first; inputs that are none stay
-    as they are.
-    """
-    todo = [t for t in tensors if not _is_whole(t.uop)]
-    if todo:
-        for t, uop in zip(todo, realize_uops([_whole(t.uop) for t in todo], [t.device for t in todo]), strict=True):
-            t.uop = uop
-    return [storage_of(b) for t in tensors for b in memory_of(t.uop)]
-
-
-def _is_whole(u: UOp) -> bool:
-    return is_sharded_storage(u) or (is_flat_view(u) and u.base.op is Ops.BUFFER and u.op is not Ops.AFTER)
-
-
-def _whole(u: UOp) -> UOp:
-    view = u
-    while view.op in OpGroup.MOVEMENT:
-        view = view.src[0]
-    return u if u.op is Ops.AFTER or is_flat_view(u) else UOp(Ops.CONTIGUOUS, (u,))
-
-
 def _layouts(tensors: list[Tensor]) -> list[Layout | None] | None:
     """How each realized input lies on its devices; None where all lie on one."""
     if not any(isinstance(t.device, tuple) for t in tensors):
@@ -442,48 +453,15 @@ def _layouts(tensors: list[Tensor]) -> list[Layout | None] | None:
     return [layout_of(t.uop) for t in tensors]
 
 
-def name_for(memory: Buffer) -> UOp:
-    """A fresh node that stands for `memory`."""
-    node = UOp.new_buffer(memory.device, memory.size, memory.dtype)
-    node.storage = memory
-    return node
-
-
-def _difference(function: Any, expected: tuple[Any, ...], found: tuple[Any, ...]) -> str:
-    name = name_of(function)
-    advice = "call it as captured, or make another jit of it for these arguments"
-    for e, f in itertools.zip_longest(expected, found):
-        if e == f:
-            continue
-        if e is None or f is None or e[0] != f[0]:
-            return (
-                f"{name} was captured with {_describe(e) if e else 'nothing'} "
-                f"where it now has {_describe(f) if f else 'nothing'} "
-                f"({e[0] if e else f[0]}): {advice}"
-            )
-        return f"{name} was captured with {e[0]} = {_describe(e)} and was called with {_describe(f)}: {advice}"
-    return f"{name} was captured with other arguments: {advice}"
-
-
-def _parameter_names(function: Any) -> list[str]:
-    try:
-        kinds = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):
-        return []
-    return [p.name for p in kinds if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-
-
 def name_of(function: Any) -> str:
     """What a function is called in messages."""
     return getattr(function, "__name__", None) or repr(function)
 
 
-def _describe(k: tuple[Any, ...]) -> str:
-    if k[1] == "tensor":
-        return f"a tensor of shape {k[2]}, {k[3].name} on {k[4]}"
-    return " ".join(str(v) for v in k[1:])
-
-
-def jit(function: Callable[P, R]) -> Jit[P, R]:
-    """Decorator: see `Jit`."""
-    return Jit(function)
+@overload
+def jit(function: Callable[P, R], *, prune: bool = False) -> Jit[P, R]: ...
+@overload
+def jit(*, prune: bool = False) -> Callable[[Callable[P, R]], Jit[P, R]]: ...
+def jit(function: Any = None, *, prune: bool = False) -> Any:
+    """Decorator: see `Jit`. `@jit` or `@jit(prune=True)`."""
+    return Jit(function, prune) if function is not None else lambda f: Jit(f, prune)

@@ -60,6 +60,13 @@ class Capture:
     values: dict[str, int] = field(default_factory=dict)
     graphs: list[UOp] = field(default_factory=list)  # what was realized
 
+    def stands(self, u: UOp) -> bool:
+        """Whether the value of `u` that lies in memory is of this run. One from before is what its graph gave then; a
+        replay has to compute it from what there is by then."""
+        if u.op is Ops.BUFFER or u.storage is None:
+            return True
+        return all(any(b.storage is m for m in self.made) for b in memory_of(u.storage))
+
     def held(self) -> set[int]:
         """Ids of the buffers made here that some graph outside still names."""
         live_nodes()  # sweeps the dead
@@ -120,7 +127,9 @@ def realize_uops(uops: list[UOp], devices: list[str | None] | None = None, compu
     graphs happen once. `compute` stands in for running the schedule: it gives the memory of its parameters and
     temporaries. Errors: what building, compiling and running raise; nothing is marked realized then.
     """
-    out = [realized_view(u) for u in uops]
+    capture = local.capture
+    stands = (lambda u: True) if capture is None else capture.stands
+    out = [realized_view(u) if u.op is Ops.AFTER or stands(u) else u for u in uops]
     pending: dict[UOp, str] = {}
     for i, u in enumerate(out):
         if u.op is not Ops.CONST and not is_realized(u) and u not in pending:  # a number needs no memory
@@ -132,7 +141,7 @@ def realize_uops(uops: list[UOp], devices: list[str | None] | None = None, compu
     if local.capture is not None:
         local.capture.graphs += roots
     with profile.timed("schedule", f"schedule of {len(roots)}"):
-        normal = normalize(roots, tuple(pending.values()))
+        normal = normalize(roots, tuple(pending.values()), stands)
         steps = schedule(normal.graph, len(normal.buffers))
     if compute is not None:
         made = compute(normal, steps)

@@ -6,6 +6,7 @@ Graphs of one structure over different buffers normalise to the same node, which
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from aril.ops import Ops
@@ -23,8 +24,12 @@ class Normalized(NamedTuple):
     effects: list[UOp]
 
 
-def normalize(roots: list[UOp], devices: tuple[str, ...] | None = None) -> Normalized:
+def normalize(
+    roots: list[UOp], devices: tuple[str, ...] | None = None, stands: Callable[[UOp], bool] = lambda u: True
+) -> Normalized:
     """`devices[i]` is where root i goes if nothing in it has a device; it becomes the argument of the SINK.
+
+    A node that has been realized is read where its value lies, if `stands` says so; else it is computed again.
 
     Errors: ValueError where one variable is bound to two values in the same graph.
     """
@@ -56,7 +61,9 @@ def normalize(roots: list[UOp], devices: tuple[str, ...] | None = None) -> Norma
         elif u.op is Ops.BUFFER:
             done[u] = UOp(Ops.PARAM, (), u.arg._replace(slot=len(buffers)), u.dtype)
             buffers.append(u)
-        elif u.storage is not None:  # a value that has been realized: the view of its buffer stands for it
+        elif u.storage is not None and (
+            u.op is Ops.AFTER or stands(u)
+        ):  # a value that has been realized: the view of its buffer stands for it
             view = u.storage
             if view in done:
                 done[u] = done[view]
