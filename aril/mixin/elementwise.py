@@ -438,10 +438,16 @@ class ElementwiseMixin(BaseMixin):
         t = self._alu(Ops.TRUNC)
         return (t < self).where(t + 1.0, t)
 
-    def round(self) -> Self:
-        """Rounded to the nearest integer, halves to the even one; integers as they are."""
+    def round(self, decimals: Any = 0) -> Self:
+        """Rounded to the nearest integer, halves to the even one; integers as they are. `decimals`: to so many digits
+        after the point (before it where negative), as NumPy: of the product with a power of ten."""
         if self.dtype.kind != "f":
+            if decimals < 0:
+                raise TypeError(f"round: integers have no {decimals} decimals here; cast to a float first")
             return self
+        if decimals:
+            scale = 10.0 ** abs(decimals)
+            return (self * scale).round() / scale if decimals > 0 else (self / scale).round() * scale
         t = self._alu(Ops.TRUNC)
         rest = (self - t).abs()
         odd = (t * 0.5)._alu(Ops.TRUNC).mul(2.0).ne(t)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.signal import correlate
 
-from aril import Tensor, dtypes
+from aril import Context, Tensor, dtypes
 from aril.ops import Ops
 from tests.values import both, check
 
@@ -268,3 +268,33 @@ def test_gradients_of_convolutions(value):
         ]
     )
     check(value, gw, want, rtol=1e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    "shapes", [((3, 5), (5, 7)), ((2, 3, 4), (4, 4)), ((5,), (5, 2)), ((3, 5), (5,)), ((5,), (5,))]
+)
+def test_image_dot_is_the_product(shapes):
+    a, b = (RNG.normal(size=s) for s in shapes)
+    np.testing.assert_allclose(Tensor(a).image_dot(Tensor(b)).numpy(), a @ b, rtol=1e-12)
+    with Context(FLOAT16=1):
+        half = Tensor(a).image_dot(Tensor(b))
+        assert half.dtype is dtypes.float64
+        np.testing.assert_allclose(half.numpy(), a @ b, rtol=2e-2, atol=2e-2)
+    with pytest.raises(ValueError, match="matmul"):
+        Tensor(a).image_dot(Tensor(RNG.normal(size=(6, 2))))
+
+
+@pytest.mark.parametrize(("groups", "cin", "cout"), [(1, 3, 5), (1, 4, 8), (2, 6, 10), (3, 3, 3)])
+def test_image_conv2d_is_the_convolution(groups, cin, cout):
+    x, w, b = RNG.normal(size=(2, cin, 6, 5)), RNG.normal(size=(cout, cin // groups, 3, 2)), RNG.normal(size=cout)
+    more = {"groups": groups, "stride": 2, "padding": 1}
+    t = Tensor(x), Tensor(w), Tensor(b)
+    wanted, got = t[0].conv2d(t[1], t[2], **more), t[0].image_conv2d(t[1], t[2], **more)
+    np.testing.assert_allclose(got.numpy(), wanted.numpy(), rtol=1e-12)
+    windows = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)))
+    corner = windows[0, : cin // groups, :3, :2]
+    np.testing.assert_allclose(got.numpy()[0, 0, 0, 0], (corner * w[0]).sum() + b[0], rtol=1e-12)
+    for g, h in zip(got.sum().gradient(*t), wanted.sum().gradient(*t), strict=True):
+        np.testing.assert_allclose(g.numpy(), h.numpy(), rtol=1e-12, atol=1e-12)
+    with pytest.raises(ValueError, match="conv2d"):
+        t[0].image_conv2d(Tensor(RNG.normal(size=(4, cin + 1, 1, 1))))

@@ -94,3 +94,38 @@ def test_parameters_are_floats():
     with pytest.raises(TypeError, match="is_param_: parameters are floats, not int32"):
         Tensor([1, 2]).is_param_()
     assert Tensor([1, 2]).is_param_(False).is_param is False
+
+
+def test_names_of_numpy_and_pytorch_are_accepted():
+    a = np.arange(12, dtype=np.float64).reshape(3, 4)
+    x = Tensor(a)
+    np.testing.assert_allclose(x.sum(dim=1, keepdims=True).numpy(), a.sum(1, keepdims=True))
+    np.testing.assert_allclose(x.softmax(dim=0).numpy(), np.exp(a - a.max(0)) / np.exp(a - a.max(0)).sum(0))
+    np.testing.assert_allclose(x.var(dim=0, unbiased=False).numpy(), a.var(0))
+    np.testing.assert_allclose(x.std(0, ddof=1).numpy(), a.std(0, ddof=1))
+    assert x.unsqueeze(axis=1).shape == (3, 1, 4) and x.cumsum(dim=1)[0, 3].item() == 6
+    assert Tensor.stack([x, x], axis=1).shape == (3, 2, 4) and Tensor.cat(x, x, axis=-1).shape == (3, 8)
+    assert x.sort(axis=0, descending=True)[0][0].tolist() == [8, 9, 10, 11]
+    assert (x.uop.sum(dim=0)).shape == (4,)
+    with pytest.raises(TypeError, match="sum: dim and axis are the same"):
+        x.sum(dim=0, axis=1)
+    with pytest.raises(TypeError, match="unexpected keyword"):
+        x.sum(axes=0)
+
+
+def test_functions_of_numpy_give_tensors():
+    a = np.array([[3.0, -1.0, 2.5], [0.25, 7.0, -4.0]])
+    x = Tensor(a)
+    for f in (np.sum, np.mean, np.max, np.min, np.prod, np.std, np.var, np.argmax, np.argmin):
+        for more in ({}, {"axis": 1}):
+            got = f(x, **more)
+            assert isinstance(got, Tensor), f
+            np.testing.assert_allclose(got.numpy(), f(a, **more))
+    np.testing.assert_allclose(np.sum(x, axis=0, keepdims=True).numpy(), a.sum(0, keepdims=True))
+    np.testing.assert_allclose(np.std(x, ddof=1).numpy(), a.std(ddof=1))
+    np.testing.assert_allclose(np.cumsum(x, axis=1).numpy(), a.cumsum(1))
+    np.testing.assert_allclose(np.clip(x, -1, 3).numpy(), a.clip(-1, 3))
+    np.testing.assert_allclose(np.round(x, 1).numpy(), a.round(1))
+    assert np.reshape(x, (3, 2)).shape == (3, 2) and np.all(x > -9).item() and not np.any(x > 9).item()
+    with pytest.raises(TypeError, match="sum: out="):
+        np.sum(x, out=np.zeros(()))
