@@ -13,6 +13,7 @@ from aril.dtype import DType, accumulator, dtypes
 from aril.ops import OpGroup, Ops
 from aril.uop.args import is_memory_only
 from aril.uop.call import result_number, written_views
+from aril.uop.exchange import exchange
 from aril.uop.function import bind, stand_in
 from aril.uop.node import Shape, UOp, sint
 from aril.uop.shape import expand, flip, movement_arg, pad, permute, reduce, reshape, scatter, shear, shrink, simple_add
@@ -77,7 +78,7 @@ def inputs(u: UOp) -> tuple[UOp, ...]:
         return u.src[0].src
     if u.op is Ops.WHERE:
         return u.src[1:]
-    if u.op in OpGroup.MOVEMENT or u.op in (Ops.REDUCE, Ops.COPY, Ops.INDEX):
+    if u.op in OpGroup.MOVEMENT or u.op in OpGroup.TRANSFER or u.op in (Ops.REDUCE, Ops.INDEX):
         return u.src[:1]
     if u.op is Ops.SCATTER:
         return u.src[:2]
@@ -335,6 +336,18 @@ def _unshard(u: UOp, g: UOp) -> Grads:
 def _copy(u: UOp, g: UOp) -> Grads:
     home = u.src[0].device  # a file or another's array is no place to write a gradient to
     return (g if home is None or is_memory_only(home) else UOp(Ops.COPY, (g,), home),)
+
+
+@_rule(Ops.COLLECTIVE)
+def _collective(u: UOp, g: UOp) -> Grads:
+    """The gradient of the sum of what every process differentiates: each sends the others' shares to them. The graph
+    is the same in all of them, so that none leaves a message out."""
+    if u.arg.kind == "alltoall":
+        return (exchange(g, "alltoall", u.arg),)
+    if u.arg.kind == "broadcast":  # all to the root, nothing to the others
+        around = ((u.arg.root, u.arg.ranks - 1 - u.arg.root), *[(0, 0)] * len(g.shape))
+        g = pad(reshape(g, (1, *g.shape)), around)
+    return (reshape(_sum(exchange(g, "alltoall", u.arg), (0,)), u.src[0].shape),)
 
 
 # --- assignment ---

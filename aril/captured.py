@@ -151,6 +151,10 @@ class _Writer:
         first = len(kernels) + len(variables)
         steps = []
         for x in c.batch.launches:
+            if x.item.exchange is not None:
+                raise ProgramError(
+                    f"{name_of(captured.function)} sends messages between processes, which a file does not hold"
+                )
             kernel = None if x.item.kernel is None else number[x.item.kernel]
             device = x.buffers[0].device if x.loaded is None else x.loaded.device
             steps.append([kernel, device, x.item.outputs, [self._span(b) for b in x.buffers]])

@@ -1,4 +1,4 @@
-"""The `aril` command: what is usable here, settings, the cache, a check-up, training runs.
+"""The `aril` command: what is usable here, settings, the cache, a check-up, training runs, several processes.
 
 In come arguments; out go lines a person reads and an exit status. Each command imports only what it needs.
 """
@@ -69,6 +69,15 @@ def _parser() -> argparse.ArgumentParser:
         "--save", type=Path, default=Path("mnist.safetensors"), metavar="PATH", help="the weights' file (%(default)s)"
     )
     mnist.set_defaults(run=train_mnist)
+
+    launch = commands.add_parser("launch", help="run a program in several processes that train together, through MPI")
+    launch.add_argument("-n", type=_positive, required=True, metavar="COUNT", help="how many processes")
+    launch.add_argument(
+        "--mpi", action="append", default=[], metavar="OPTION", help="an option for mpiexec, such as --mpi=--hosts=a,b"
+    )
+    launch.add_argument("program", help="a Python file")
+    launch.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
+    launch.set_defaults(run=launch_processes)
 
     # Its options are its own: with this prefix they all look like arguments here.
     bench = commands.add_parser(
@@ -205,6 +214,13 @@ def train_mnist(options: argparse.Namespace) -> int:
     from aril.cli_mnist import main as run
 
     return run(options)
+
+
+def launch_processes(options: argparse.Namespace) -> int:
+    """Run a program in several processes."""
+    from aril.cli_launch import launch
+
+    return launch(options.n, options.program, options.arguments, options.mpi)
 
 
 def run_bench(options: argparse.Namespace) -> int:

@@ -151,6 +151,11 @@ def changed() -> dict[str, int | str]:
     return {one.name: one.value for one in settings() if one.value != one.default}
 
 
+def adopt(one: Setting[T], value: T) -> None:
+    """Take `value` for the whole process where no `Context` says otherwise, in threads that have not read it yet."""
+    _FROM_ENVIRONMENT[one.name] = one.value = one.parse(value)
+
+
 def cache_dir() -> Path:
     """Where files live between runs: ARIL_CACHE, else $XDG_CACHE_HOME/aril, else ~/.cache/aril. May not exist yet."""
     from pathlib import Path  # 10 ms that `import aril` does not need
@@ -254,6 +259,11 @@ ALLREDUCE_CAST = _choice(
     "",
     ("", "bfloat16", "float16"),
     "The type in which wider floats travel when they are combined; empty sends them as they are.",
+)
+
+# Several processes
+COLLECTIVE_TIMEOUT = _integer(
+    "COLLECTIVE_TIMEOUT", 600, "Seconds a process waits for the others before the job ends with an error; 0: for ever."
 )
 
 # What is shown

@@ -86,7 +86,7 @@ class Ops(IntEnum):
     SHEAR = auto()
     REDUCE = auto()
     SCATTER = auto()
-    ALLREDUCE = auto()
+    COLLECTIVE = auto()
     STAGE = auto()
     COPY = auto()
     MSTACK = auto()
@@ -130,6 +130,7 @@ class OpGroup:
     ASSOCIATIVE = frozenset({Ops.ADD, Ops.MUL, Ops.MAX, Ops.AND, Ops.OR, Ops.XOR})
     MOVEMENT = frozenset({Ops.RESHAPE, Ops.EXPAND, Ops.PERMUTE, Ops.PAD, Ops.SHRINK, Ops.FLIP, Ops.SHEAR})
     STORAGE = frozenset({Ops.PARAM, Ops.BUFFER})
+    TRANSFER = frozenset({Ops.COPY, Ops.COLLECTIVE})  # whole storage moved, by no kernel
     VOID = frozenset(
         {Ops.STORE, Ops.BARRIER, Ops.WAIT, Ops.END, Ops.IF, Ops.ENDIF, Ops.GROUP, Ops.SINK, Ops.LINEAR, Ops.PROGRAM,
          Ops.SOURCE, Ops.BINARY, Ops.TUPLE, Ops.FUNCTION}

@@ -6,7 +6,7 @@ import re
 import pytest
 
 ROOT = pathlib.Path(__file__).parent.parent
-PAGES = ["README.md", "docs/quickstart.md", "docs/settings.md", "docs/kernels-by-hand.md"]
+PAGES = ["README.md", "docs/quickstart.md", "docs/settings.md", "docs/kernels-by-hand.md", "docs/distributed.md"]
 
 
 def programs(page: str) -> list[str]:

@@ -17,10 +17,13 @@ if TYPE_CHECKING:
     from aril.engine.realize import Launch
 
 
-def ring_of(loaded: Any, devices: Sequence[str]) -> Ring | None:
-    """The ring that takes a launch of `loaded` (None: a copy) over buffers of these devices; None: it has none."""
+def ring_of(launch: Launch) -> Ring | None:
+    """The ring that takes a launch; None: no ring does, such as a message between processes."""
+    devices, loaded = [b.device for b in launch.buffers], launch.loaded
     if loaded is not None:
         return Device[devices[0]].ring if hasattr(loaded.program, "address") else None
+    if launch.item.exchange is not None:
+        return None
     if not all(Device[d].allocator.host_visible for d in devices):
         return None
     return next((r for r in [Device[d].ring for d in devices] if r is not None), None)

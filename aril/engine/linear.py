@@ -1,7 +1,7 @@
 """Schedules as nodes: the steps of a realization as a LINEAR of CALLs, and running one.
 
 In come a normalised graph and its schedule; out goes LINEAR(CALL(written.., read.., CallArg(kernel, written)), ..) over
-BUFFER nodes. A kernel is a SINK in kernel form; a copy's is a COPY of parameter 1.
+BUFFER nodes. A kernel is a SINK in kernel form; a copy's is a COPY of parameter 1, a message's a COLLECTIVE.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from aril.device import Buffer, Device
 from aril.engine.lock import locked
 from aril.engine.realize import JitError, executable, local, run, storage_of
-from aril.ops import Ops
+from aril.ops import OpGroup, Ops
 from aril.schedule import Item, Normalized, Schedule, lower
 from aril.schedule.lower import HAND_WRITTEN
 from aril.uop import UOp
@@ -26,7 +26,9 @@ def linear_of(normal: Normalized, steps: Schedule) -> tuple[UOp, list[Buffer | N
     calls = []
     for item in steps.items:
         sources = [nodes[slot] for slot in item.args]
-        if item.kernel is None:
+        if item.exchange is not None:
+            kernel = UOp(Ops.COLLECTIVE, (sources[1].param_like(1),), item.exchange)
+        elif item.kernel is None:
             kernel = UOp(Ops.COPY, (sources[1].param_like(1),), item.device or default)
         else:
             kernel = lower(item.kernel).replace(tag=HAND_WRITTEN)
@@ -52,8 +54,9 @@ def run_linear(linear: UOp, values: dict[str, int] | None = None) -> None:
     items = []
     for c in linear.src:
         kernel, device = c.arg.kernel, c.src[0].arg.device
-        body = None if kernel.op is Ops.COPY else kernel
-        items.append(Item(body, tuple([slots[s] for s in c.src]), c.arg.written, device))
+        body = None if kernel.op in OpGroup.TRANSFER else kernel
+        what = kernel.arg if kernel.op is Ops.COLLECTIVE else None
+        items.append(Item(body, tuple([slots[s] for s in c.src]), c.arg.written, device, exchange=what))
     steps = Schedule(tuple(items), len(nodes), (), ())
     run(executable(steps, Device.DEFAULT), [storage_of(n) for n in nodes], dict(values or {}))
 

@@ -19,6 +19,7 @@ from aril.device import Buffer, Device, GlobalCounters, readable_size
 from aril.engine import profile
 from aril.engine.compile import SETTINGS, Loaded, evaluate, load_kernels
 from aril.engine.lock import locked
+from aril.engine.transfer import transfer, transfer_name
 from aril.ops import OpGroup, Ops
 from aril.schedule import Item, Normalized, Schedule, normalize, schedule
 from aril.schedule.shard import is_sharded_storage, memory_of
@@ -41,7 +42,7 @@ class Executable:
 
 @dataclass(eq=False, slots=True)
 class Launch:
-    """One step as it ran: what a capture records. `loaded` is None for a copy (buffers[0] from buffers[1])."""
+    """One step as it ran: what a capture records. `loaded` is None for a transfer (buffers[0] from buffers[1])."""
 
     loaded: Loaded | None
     buffers: list[Buffer]
@@ -286,17 +287,15 @@ def run(exe: Executable, buffers: list[Buffer | None], values: dict[str, int]) -
         for slot in item.args:
             args.append(buffers[slot] or make(slot))
         if loaded is None:
-            start, began = time.perf_counter(), profile.now()
-            args[0].copy_from(args[1])
-            GlobalCounters.record(args[0].device, 0, args[0].nbytes, time.perf_counter() - start)
+            began = profile.now()
+            seconds = transfer(item, args)
+            GlobalCounters.record(args[0].device, 0, args[0].nbytes, seconds)
             launch = Launch(None, args, [], 1, item)
             if profiled:
-                name = f"copy {args[1].device} -> {args[0].device}"
+                name = transfer_name(item, args)
                 profile.record("copy", name, args[0].device, began, profile.now(), 0, args[0].nbytes)
             if debug:
-                _report(
-                    f"copy {args[1].device} -> {args[0].device}", launch, 0, args[0].nbytes, time.perf_counter() - start
-                )
+                _report(transfer_name(item, args), launch, 0, args[0].nbytes, seconds)
         else:
             numbers, chunks = loaded.launch_values(values)
             launch = Launch(loaded, args, numbers, chunks, item)

@@ -21,6 +21,7 @@ from aril.engine.compile import evaluate
 from aril.engine.hazards import Span
 from aril.engine.program import Slot, Submission
 from aril.engine.realize import Capture, Launch, _report, check_numbers
+from aril.engine.transfer import transfer, transfer_name
 from aril.uop import Estimates
 
 ALIGN = 256
@@ -142,7 +143,7 @@ class Batch:
 
     def _segments(self) -> list[Segment | Launch]:
         out: list[Segment | Launch] = []
-        for ring, group in groupby(self.launches, lambda x: ring_of(x.loaded, [b.device for b in x.buffers])):
+        for ring, group in groupby(self.launches, ring_of):
             launches = list(group)
             if ring is None:
                 out += launches
@@ -210,8 +211,7 @@ class Batch:
     def _run_launch(self, launch: Launch, buffers: Sequence[Buffer], values: dict[str, int]) -> float:
         actual = [self._actual(b, buffers) for b in launch.buffers]
         if launch.loaded is None:
-            actual[0].copy_from(actual[1])
-            return 0.0
+            return transfer(launch.item, actual)
         numbers, chunks = launch.loaded.launch_values({**self.values, **values})
         return launch.loaded.program([b.opaque for b in actual], numbers, chunks, True) or 0.0
 
@@ -226,7 +226,7 @@ class Batch:
     def _name(launch: Launch) -> str:
         if launch.loaded is not None:
             return launch.loaded.name
-        return f"copy {launch.buffers[1].device} -> {launch.buffers[0].device}"
+        return transfer_name(launch.item, launch.buffers)
 
     def _profile(self, launch: Launch, values: dict[str, int], begin: int, end: int) -> None:
         ops, size = 0, launch.buffers[0].nbytes
@@ -248,6 +248,6 @@ class Batch:
             size = evaluate(e.bytes, known) if e is not None else launch.buffers[0].nbytes
             GlobalCounters.record(launch.buffers[0].device, ops, size, seconds)
             if DEBUG.value >= 2:
-                _report(launch.loaded.name if launch.loaded is not None else "copy", launch, ops, size, seconds)
+                _report(self._name(launch), launch, ops, size, seconds)
             if NAN_CHECK.value:
                 check_numbers(launch, [self._actual(b, buffers) for b in launch.buffers])

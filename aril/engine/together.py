@@ -59,7 +59,7 @@ def _plan(exe: Executable, buffers: list[Buffer | None]) -> Together | None:
         Launch(loaded, [places[s] for s in item.args], [], 1, item)
         for item, loaded in zip(steps.items, exe.loaded, strict=True)
     ]
-    rings = {ring_of(x.loaded, [b.device for b in x.buffers]) for x in launches}
+    rings = {ring_of(x) for x in launches}
     if None in rings or len(rings) != 1:
         return None
     params = sorted([s for s in places if s < steps.params])

@@ -1,7 +1,8 @@
-"""Collectives: one partial value on each of several devices in, the combined value on every one of them out.
+"""Collectives: one partial value on each of several devices (or processes) in, the combined value on every one out.
 
-Copies and elementwise nodes only, so that no later pass knows of more than one device. Every device gets the same bits:
-for each element the terms are combined in one order, whoever asks.
+Copies and elementwise nodes only, so that no later pass knows of more than one device; between processes messages
+(COLLECTIVE) in place of the copies. Everybody gets the same bits: for each element the terms are combined in one order,
+whoever asks.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from aril.config import ALLREDUCE, ALLREDUCE_CAST
 from aril.dtype import DType, to_dtype
 from aril.ops import Ops
 from aril.uop import UOp
-from aril.uop.shape import reshape, shrink
+from aril.uop.exchange import Exchange, exchange
+from aril.uop.shape import pad, reshape, shrink
 
 # Below this a message costs its start, not its bytes: fewest steps win. Above the second figure each device keeps to
 # its neighbour, so that no link carries more than one chunk at a time. Neither has been measured between GPUs.
@@ -90,6 +92,40 @@ def allreduce(parts: Sequence[UOp], op: Ops, devices: Sequence[str]) -> tuple[UO
     return tuple([reshape(join([_wide(done[c][i], dtype) for c in range(n)], 0), shape) for i in range(n)])
 
 
+def allreduce_between(x: UOp, op: Ops, among: Exchange, cast: DType | None = None) -> UOp:
+    """`x` of every process combined by `op`, the same bits in all of them. `cast`: the type in which it travels.
+
+    Small values go from all to all. Of larger ones process i combines chunk i, and hands it out: everything is sent
+    twice, whatever the number of processes.
+    """
+    n, shape, dtype = among.ranks, x.shape, x.dtype
+    if n == 1:
+        return x
+    size = math.prod([d for d in shape if isinstance(d, int)])  # symbolic ones are refused before
+    narrow = traffic_type(dtype) if cast is None else cast
+    sent = x.cast(narrow)
+    if choose(size * dtype.itemsize, n) == "naive" or size < n:
+        return _sum_of_rows(exchange(_stored(sent), "gather", among), n, op, dtype)
+    chunk = -(-size // n)
+    flat = pad(reshape(sent, (size,)), ((0, chunk * n - size),))
+    mine = exchange(_stored(reshape(flat, (n, chunk))), "alltoall", among)
+    total = _sum_of_rows(mine, n, op, dtype).cast(narrow)
+    out = exchange(_stored(total), "gather", among)
+    return reshape(shrink(reshape(out, (n * chunk,)), ((0, size),)), shape).cast(dtype)
+
+
+def _stored(x: UOp) -> UOp:
+    """A message is sent from whole memory."""
+    return UOp(Ops.CONTIGUOUS, (x,))
+
+
+def _sum_of_rows(rows: UOp, n: int, op: Ops, dtype: DType) -> UOp:
+    """The rows combined one after the other, not as a reduction, whose order is the kernel's own choice."""
+    shape = rows.shape[1:]
+    whole = tuple([(0, d) for d in shape])
+    return _combine([_wide(reshape(shrink(rows, ((i, 1), *whole)), shape), dtype) for i in range(n)], op)
+
+
 def reduce_to(parts: Sequence[UOp], op: Ops, device: str) -> UOp:
     """All of `parts` combined by `op`, on `device` only."""
     dtype = parts[0].dtype
@@ -147,4 +183,4 @@ def join(parts: Sequence[UOp], axis: int) -> UOp:
     return full[0] if len(full) == 1 else full[0].cat(*full[1:], dim=axis)
 
 
-__all__ = ["allreduce", "choose", "copy", "join", "reduce_to", "settings", "traffic_type"]
+__all__ = ["allreduce", "allreduce_between", "choose", "copy", "join", "reduce_to", "settings", "traffic_type"]

@@ -109,9 +109,9 @@ def must_store(sink: UOp, order: dict[UOp, None]) -> dict[UOp, None]:
     forced: dict[UOp, None] = {}
     in_place = _scattered_in_place(order)
     for u in order:
-        if u.op is Ops.CONTIGUOUS or u.op is Ops.COPY or u.op is Ops.SCATTER and u not in in_place:
+        if u.op is Ops.CONTIGUOUS or u.op in OpGroup.TRANSFER or u.op is Ops.SCATTER and u not in in_place:
             forced[u] = None
-            if u.op is Ops.COPY and not is_flat_view(u.src[0]):  # a copy takes a whole storage
+            if u.op in OpGroup.TRANSFER and not is_flat_view(u.src[0]):  # a transfer takes a whole storage
                 forced[u.src[0]] = None
         elif u.op is Ops.STORE or u.op is Ops.CALL:
             forced[u] = None
@@ -274,7 +274,7 @@ def _decide(order: dict[UOp, None], forced: dict[UOp, None], stops: dict[UOp, No
                 out.contraction[u] = u
             if u.op is Ops.STORE:
                 _add(uses, value, u, Use(loops if value.shape else (), 0, use.loops))
-            elif u.op is not Ops.COPY and u.op is not Ops.CALL:
+            elif u.op not in OpGroup.TRANSFER and u.op is not Ops.CALL:
                 _spread(uses, u, u, use, {})
             continue
         shared: dict[Signature, dict[int, Loop]] = {}

@@ -32,6 +32,7 @@ from aril.schedule.prepare import is_flat_view
 from aril.schedule.versions import keep_every_state, keep_states, keep_values
 from aril.uop import AddrSpace, KernelInfo, ParamArg, UOp
 from aril.uop.call import targets
+from aril.uop.exchange import Exchange
 from aril.uop.node import toposort, view_flat
 
 BODY_WEIGHT = 500.0  # operations in one value's body
@@ -42,7 +43,8 @@ ATTEMPTS = 16  # rounds of deciding what is stored before every state gets a cop
 
 @dataclass(frozen=True)
 class Item:
-    """One step of a schedule. `kernel` is a tensor-form body (see `lower`), or None for a copy args[1] -> args[0].
+    """One step of a schedule. `kernel` is a tensor-form body (see `lower`), or None for a transfer args[1] -> args[0]:
+    a copy, or what `exchange` says between processes.
 
     `args` are parameter numbers, outputs first; `frees` are the temporaries nothing reads after this step.
     """
@@ -53,6 +55,7 @@ class Item:
     device: str
     origin: str | None = None
     frees: tuple[int, ...] = ()
+    exchange: Exchange | None = None
 
 
 @dataclass(frozen=True)
@@ -219,13 +222,13 @@ def _draft(
             align = ALIGN if size * dtype.itemsize >= LARGE_RESULT else 1
             flat = UOp(Ops.PARAM, (), ParamArg(slot, dtype, size, device=device, align=align), dtype)
             target = view_flat(flat, u.shape)
-            value = src[0] if u.op in (Ops.CONTIGUOUS, Ops.COPY) else u.with_src(src)
+            value = src[0] if u.op is Ops.CONTIGUOUS or u.op in OpGroup.TRANSFER else u.with_src(src)
             value = value if value.dtype is dtype else value.cast(dtype)
             shape = u.shape
             rep[u] = target
         if math.prod(concrete(d) for d in shape) == 0:
             continue
-        region = _region(u, fusion) if u.op is not Ops.COPY else {}
+        region = _region(u, fusion) if u.op not in OpGroup.TRANSFER else {}
         reductions = [n for n in region if n.op is Ops.REDUCE and (n is u or n not in fusion.stored)]
         key = None
         if len(reductions) == 1 and not is_contraction(reductions[0]):
@@ -239,7 +242,7 @@ def _draft(
             bool(reductions),
             any(is_contraction(r) for r in reductions),
             key,
-            alone=u.op is Ops.COPY or walks(u),
+            alone=u.op in OpGroup.TRANSFER or walks(u),
             weight=sum([OP_WEIGHT.get(n.op, 1.0) for n in region if n.op in OpGroup.ALU]),
             assigned={target.base} if u.op is Ops.STORE else set(),
         )  # fmt: skip
@@ -260,7 +263,7 @@ def _link(drafts: dict[UOp, Draft], fusion: Fusion) -> None:
     for u, d in drafts.items():
         inside = (
             _region(u, fusion)
-            if u.op is not Ops.COPY and u.op is not Ops.CALL
+            if u.op not in OpGroup.TRANSFER and u.op is not Ops.CALL
             else toposort(u.src, lambda n: n not in fusion.stored and n.op is not Ops.AFTER)
         )
         own = set(_target_chain(u.src[0])) if u.op is Ops.STORE else set()
@@ -286,6 +289,28 @@ def _link(drafts: dict[UOp, Draft], fusion: Fusion) -> None:
             if previous is not None and previous is not d:
                 d.deps.add(previous)
             writers[target.base] = d
+    _order_collectives(drafts)
+
+
+def _order_collectives(drafts: dict[UOp, Draft]) -> None:
+    """Collectives follow each other as they were written, in every process alike: none waits for another's."""
+    waiting = sorted([u for u in drafts if u.op is Ops.COLLECTIVE], key=lambda u: u.arg.serial)
+    if len(waiting) < 2:
+        return
+    number = {u: 1 << i for i, u in enumerate(waiting)}
+    below: dict[UOp, int] = {}
+    for u in UOp.sink(*waiting).toposort():
+        mask = 0
+        for s in u.src:
+            mask |= below[s] | number.get(s, 0)
+        below[u] = mask
+    done, last = 0, None
+    while waiting:  # a body called twice has the same serial both times, so it need not be the first that can run
+        u = next(w for w in waiting if not below[w] & ~done)
+        if last is not None:
+            drafts[u].deps.add(drafts[last])
+        waiting.remove(u)
+        done, last = done | number[u], u
 
 
 def _target_chain(u: UOp) -> list[UOp]:
@@ -312,22 +337,23 @@ def _finish(drafts: list[Draft], sink: UOp, rep: dict[UOp, UOp], params: int, te
     kept = {n.arg.slot for r in results for n in r.toposort() if n.op is Ops.PARAM}
     _drop_unread(drafts, params, kept)
     temps = [Temp(t.size, t.dtype, t.device, params + i in kept) for i, t in enumerate(temps)]
-    raw: list[tuple[UOp | None, tuple[int, ...], int, str, str | None]] = []
+    raw: list[tuple[UOp | None, tuple[int, ...], int, str, str | None, Exchange | None]] = []
     predicted = 0
     for d in drafts:
         if d.root.op is Ops.CALL:
             arg = d.root.arg
             slots = tuple([t.base.arg.slot for t, _ in d.stores[0]])
-            raw.append((arg.kernel, slots, arg.written, d.device, d.root.origin))
+            raw.append((arg.kernel, slots, arg.written, d.device, d.root.origin, None))
             predicted += sum([nbytes(t) for t, _ in d.stores[0]])
             continue
-        if d.root.op is Ops.COPY:
+        if d.root.op in OpGroup.TRANSFER:
             target, value = d.stores[0][0]
-            raw.append((None, (target.base.arg.slot, value.base.arg.slot), 1, d.device, d.root.origin))
+            what = d.root.arg if d.root.op is Ops.COLLECTIVE else None
+            raw.append((None, (target.base.arg.slot, value.base.arg.slot), 1, d.device, d.root.origin, what))
             continue
         kernel, args, outputs, size = _body(d)
         predicted += size
-        raw.append((kernel, args, outputs, d.device, d.root.origin))
+        raw.append((kernel, args, outputs, d.device, d.root.origin, None))
     last: dict[int, int] = {}
     for i, (_, args, *_rest) in enumerate(raw):
         for a in args:
@@ -336,7 +362,9 @@ def _finish(drafts: list[Draft], sink: UOp, rep: dict[UOp, UOp], params: int, te
     for slot, i in last.items():
         if slot >= params and slot not in kept:
             frees.setdefault(i, []).append(slot)
-    items = tuple([Item(k, a, n, dev, origin, tuple(frees.get(i, ()))) for i, (k, a, n, dev, origin) in enumerate(raw)])
+    items = tuple([
+        Item(k, a, n, dev, origin, tuple(frees.get(i, ())), what) for i, (k, a, n, dev, origin, what) in enumerate(raw)
+    ])  # fmt: skip
     return Schedule(items, params, tuple(temps), results, predicted)
 
 

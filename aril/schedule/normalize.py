@@ -38,6 +38,7 @@ def normalize(
     done: dict[UOp, Any] = {}  # a call's is the tuple of its results
     buffers: list[UOp] = []
     values: dict[str, int] = {}
+    together: list[UOp] = []
     stack: list[tuple[UOp, bool]] = [(sink, False)]
     while stack:
         u, visited = stack.pop()
@@ -58,6 +59,8 @@ def normalize(
                 done[u] = UOp(u.op, sources, u.arg)
             else:
                 done[u] = u.with_src(sources)
+                if u.op is Ops.COLLECTIVE:
+                    together.append(u)
         elif u.op is Ops.BUFFER:
             done[u] = UOp(Ops.PARAM, (), u.arg._replace(slot=len(buffers)), u.dtype)
             buffers.append(u)
@@ -83,4 +86,16 @@ def normalize(
         else:
             stack.append((u, True))
             stack.extend([(s, False) for s in reversed(u.src[1:] if u.op is Ops.FUNCTION else u.src)])
-    return Normalized(done[sink], buffers, values, effects)
+    graph = _renumbered(done[sink]) if together else done[sink]
+    return Normalized(graph, buffers, values, effects)
+
+
+def _renumbered(graph: UOp) -> UOp:
+    """Collectives count from 0: graphs of one structure are one, and keep the order in which they were written."""
+    order = graph.toposort()
+    serials = {s: i for i, s in enumerate(sorted({u.arg.serial for u in order if u.op is Ops.COLLECTIVE}))}
+    done: dict[UOp, UOp] = {}
+    for u in order:
+        new = u.with_src(tuple([done[s] for s in u.src])) if u.src else u
+        done[u] = new.replace(arg=u.arg._replace(serial=serials[u.arg.serial])) if u.op is Ops.COLLECTIVE else new
+    return done[graph]

@@ -163,8 +163,10 @@ def derive_shape(u: UOp) -> Shape:
             if i.shape:
                 return (*i.shape, *rest)
         return rest
-    if op in (Ops.UNSHARD,):
+    if op is Ops.UNSHARD:
         return u.arg[1]  # type: ignore[no-any-return]
+    if op is Ops.COLLECTIVE and u.arg.kind == "gather":
+        return (u.arg.ranks, *u.src[0].shape)
     if op is Ops.GETTUPLE:
         t = u.src[0] if u.src[0].op is Ops.TUPLE else u.src[0].src[0]
         return t.src[u.arg].shape  # type: ignore[no-any-return]

@@ -14,6 +14,7 @@ from typing import Any
 from aril.dtype import dtypes
 from aril.ops import OpGroup, Ops
 from aril.uop.args import AddrSpace, AxisType, KernelInfo, ParamArg, RangeArg
+from aril.uop.exchange import Exchange
 from aril.uop.node import UOp
 from aril.uop.render import to_source
 from aril.uop.shape import movement_arg
@@ -225,6 +226,15 @@ _TENSOR = [
         Ops.STORE, "stores a value of the target's shape, or a scalar", lambda u: u.src[1].shape in ((), u.src[0].shape)
     ),
     _rule(Ops.AFTER, "waits for effects: stores, calls and what contains them", lambda u: len(u.src) >= 2),
+    _rule(
+        Ops.COLLECTIVE,
+        "gathers, hands out rows (one a process) or broadcasts a value of known shape",
+        lambda u: (
+            isinstance(u.arg, Exchange)
+            and (u.arg.kind in ("gather", "broadcast") or (u.arg.kind == "alltoall" and u.shape[:1] == (u.arg.ranks,)))
+            and all(_int(d) for d in u.shape)
+        ),
+    ),
     _rule(Ops.COPY, "names the device it copies to", lambda u: isinstance(u.arg, (str, tuple)) and len(u.src) == 1),
     _rule(
         Ops.GETTUPLE,
@@ -238,7 +248,7 @@ _TENSOR = [
 
 _NOT_KERNEL = (OpGroup.MOVEMENT - {Ops.SHRINK}) | {
     Ops.BIND, Ops.CONTIGUOUS, Ops.CONTIGUOUS_BACKWARD, Ops.DETACH, Ops.COPY, Ops.FUNCTION, Ops.CALL,
-    Ops.MSTACK, Ops.MSELECT, Ops.UNSHARD, Ops.ALLREDUCE, Ops.CUSTOM_FUNCTION, Ops.LINEAR, Ops.PROGRAM,
+    Ops.MSTACK, Ops.MSELECT, Ops.UNSHARD, Ops.COLLECTIVE, Ops.CUSTOM_FUNCTION, Ops.LINEAR, Ops.PROGRAM,
 }  # fmt: skip
 
 
