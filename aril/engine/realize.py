@@ -130,12 +130,16 @@ def realize_uops(uops: list[UOp], devices: list[str | None] | None = None, compu
     """
     capture = local.capture
     stands = (lambda u: True) if capture is None else capture.stands
-    out = [realized_view(u) if u.op is Ops.AFTER or stands(u) else u for u in uops]
-    pending: dict[UOp, str] = {}
-    for i, u in enumerate(out):
-        if u.op is not Ops.CONST and not is_realized(u) and u not in pending:  # a number needs no memory
-            hint = devices[i] if devices is not None else None
-            pending[u] = "" if u.device is not None else hint or Device.DEFAULT
+    out = list(uops)
+    pending: dict[UOp, Any] = {}
+    for i, u in enumerate(uops):
+        hint: Any = ""
+        if u.device is None and u.op is not Ops.CONST:  # constants have memory of their own on each device
+            hint = (devices[i] if devices is not None else None) or Device.DEFAULT
+            u = UOp(Ops.CONTIGUOUS, (u,), tag=hint)
+        out[i] = u = realized_view(u) if u.op is Ops.AFTER or stands(u) else u
+        if u.op is not Ops.CONST and not is_realized(u):  # a number needs no memory
+            pending.setdefault(u, hint)
     if not pending:
         return out
     roots = list(pending)

@@ -102,6 +102,8 @@ def _result(part: UOp, device: str, kept: bool) -> UOp:
 
     The tag tells a constant's parts apart, and keeps a copy of another tensor's memory.
     """
+    if part.device is None and part.op is Ops.CONTIGUOUS:
+        part = part.src[0]
     if part.device is None or (is_view(part) and not (kept and is_flat_view(part))):
         return UOp(Ops.CONTIGUOUS, (part,), tag=device)
     return part

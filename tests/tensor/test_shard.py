@@ -522,3 +522,13 @@ def test_values_without_elements_meet_in_any_layout() -> None:
         for other in range(3):
             x = Tensor(a).shard(THREE, axis) + Tensor(a).shard(THREE, other)
             assert x.numpy().shape == a.shape
+
+
+def test_constants_have_memory_on_each_device_that_wants_them() -> None:
+    a, b, c = Tensor.ones(3, 4, device=TWO), Tensor.ones(3, 4), Tensor.ones(3, 4, device="CPU:1")
+    Tensor.realize(a, b, c)
+    assert [t.uop.device for t in (a, b, c)] == [TWO, "CPU", "CPU:1"]
+    later = Tensor.ones(3, 4).realize()
+    assert later.uop.device == "CPU"
+    later.assign(later * 2)
+    assert [t.numpy().sum() for t in (a, b, c, later)] == [12, 12, 12, 24]
