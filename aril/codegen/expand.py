@@ -477,7 +477,7 @@ class _Expander:
 
 def _always_inside(index: UOp) -> bool:
     """Whether an address is one of its buffer even where its gate is closed."""
-    place, size = split_gate(index.src[1])[0], index.src[0].arg.size
+    place, size = split_gate(index.src[1])[0], index.src[0].base.arg.size  # below an AFTER
     return isinstance(size, int) and place.vmin >= 0 and place.vmax < size
 
 
