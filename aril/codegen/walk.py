@@ -17,11 +17,25 @@ _COPIES = 4  # vectors next to each other
 
 
 def is_walk(sink: UOp) -> bool:
-    """Whether memory decides where something is stored: turns of a loop may then meet at one place."""
+    """Whether turns of a loop may meet at one place: memory decides where something is stored, or there is one place
+    only."""
     return any(
         u.op is Ops.STORE and any(n.op is Ops.LOAD for i in u.src[0].src[1:] for n in i.toposort())
         for u in sink.toposort()
+    ) or any(
+        r.op is Ops.RANGE and r.arg.kind is AxisType.LOOP and r not in address.ranges
+        for u in sink.toposort()
+        if u.op is Ops.END
+        for address in _addresses(u)
+        for r in u.src[1:]
     )
+
+
+def _addresses(effect: UOp) -> list[UOp]:
+    """Where the stores of a nest go."""
+    while effect.op is Ops.END:
+        effect = effect.src[0]
+    return [u.src[0].src[1] for u in (effect.src if effect.op is Ops.GROUP else (effect,)) if u.op is Ops.STORE]
 
 
 def plan_walk(plan: Plan) -> None:

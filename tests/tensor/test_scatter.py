@@ -232,6 +232,14 @@ def test_bits_do_not_depend_on_how_rows_are_divided(n, d, m, monkeypatch):
         np.testing.assert_array_equal(got.numpy(), want)
 
 
+@pytest.mark.parametrize("n", [3, 9, 40])
+def test_all_values_meet_in_a_table_of_one_element(n):
+    x = Tensor([[2.0]]).realize()
+    w = Tensor(np.arange(n, dtype=np.float32)).reshape(n, 1)
+    (g,) = (x[Tensor(np.zeros(n, np.int32))] * w).sum().gradient(x)
+    assert g.tolist() == [[n * (n - 1) / 2]]
+
+
 def test_in_jit():
     f = jit(lambda x, i, s: x.scatter_reduce(0, i, s, "sum") * 2)
     for seed in range(4):
