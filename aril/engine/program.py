@@ -140,7 +140,7 @@ def _variables(expression: UOp) -> list[UOp]:
 
 
 def _load(sink: UOp) -> Loaded:
-    with Context(BEAM=0):  # a search would run it on made-up data
+    with Context(BEAM=0, NOOPT=0, EMULATED_DTYPES=""):  # a search would run it on made-up data
         return load_kernels([(sink, HOST)])[0]
 
 
