@@ -210,7 +210,7 @@ class Jit(Generic[P, R]):
         self._refuse_rebinding(capture, before)
         number = {id(b): i for i, b in reversed(list(enumerate(names)))}
         c = self._recorded(capture, names, signature, out, results)
-        c.layouts, c.sharing = _layouts(given.tensors), sharing
+        c.layouts, c.sharing = _layouts(given.tensors), None if sharing.is_plain else sharing
         del new_args, new_kwargs, inside
         meeting = self._meeting(c, given)
         if meeting is not None:
@@ -223,7 +223,7 @@ class Jit(Generic[P, R]):
             self.captured = c
         else:
             self.others.append(c)
-        own_nodes = given.nodes()
+        own_nodes = given.nodes
         for t in results:  # the caller's inputs come back as themselves
             back = {b: number.get(id(storage_of(b))) for b in memory_of(t.uop)}
             t.uop = t.uop.substitute({b: own_nodes[i] for b, i in back.items() if i is not None})
@@ -343,7 +343,7 @@ class Jit(Generic[P, R]):
             c.runs = local.runs
         nodes: dict[int, UOp] = {}
         results = []
-        own_nodes = given.nodes()
+        own_nodes = given.nodes
         for uop, places in c.outputs:
             names: dict[UOp, UOp] = {}
             for b, which in zip(memory_of(uop), places, strict=True):

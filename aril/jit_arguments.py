@@ -85,47 +85,48 @@ def parameter_names(function: Any) -> list[str]:
 # ---------------------------------------------------------------------------------------------- tensors as memory
 
 
-@dataclass
+@dataclass(slots=True)
 class Arguments:
     """The tensors of a call and the buffers behind them, one a device of each tensor: the entries.
 
     A view is given as a copy of it (`copied` names the view), unless it is among those that are passed as views; its
-    entry is then the whole memory below it.
+    entry is then the whole memory below it. `places[i]` is where a write to entry i arrives in the end.
     """
 
     tensors: list[Tensor]
+    nodes: list[UOp]
+    buffers: list[Buffer]
+    places: list[Buffer]
     copied: dict[int, Tensor] = field(default_factory=dict)  # by the number of the tensor
-    buffers: list[Buffer] = field(default_factory=list)
-    places: list[Buffer] = field(default_factory=list)  # where a write to the entry arrives in the end
-    owner: list[int] = field(default_factory=list)  # the tensor of each entry
 
-    def nodes(self) -> list[UOp]:
-        """The storage node of each entry."""
-        return [b for t in self.tensors for b in memory_of(t.uop)]
+    @property
+    def owner(self) -> list[int]:
+        """The number of the tensor of each entry."""
+        return [k for k, t in enumerate(self.tensors) for _ in memory_of(t.uop)]
 
     def put_back(self, written: Sequence[int]) -> None:
         """What was written to copies goes to the views they were made of."""
-        for k in sorted({self.owner[i] for i in written} & self.copied.keys()):
+        owner = self.owner
+        for k in sorted({owner[i] for i in written} & self.copied.keys()):
             self.copied[k].assign(self.tensors[k].detach()).realize()
 
 
 def arguments(tensors: list[Tensor], as_views: Container[int] = ()) -> Arguments:
     """The tensors as memory: computed where they were not yet, in row-major order where they are other views."""
     views = [k for k, t in enumerate(tensors) if not is_whole(t.uop) and k not in as_views]
-    out = Arguments(list(tensors))
+    given, copied = tensors, {}
     if views:
+        given = list(tensors)
         graphs = [_whole(tensors[k].uop) for k in views]
         for k, uop in zip(views, realize_uops(graphs, [tensors[k].device for k in views]), strict=True):
             if is_realized(tensors[k].uop):  # it stays a view
-                out.copied[k], out.tensors[k] = tensors[k], tensors[k].replace_uop(uop)
+                copied[k], given[k] = tensors[k], tensors[k].replace_uop(uop)
             else:
                 tensors[k].uop = uop
-    for k, t in enumerate(out.tensors):
-        for node, seen in zip(memory_of(t.uop), memory_of(tensors[k].uop), strict=True):
-            out.buffers.append(storage_of(node))
-            out.places.append(storage_of(seen))
-            out.owner.append(k)
-    return out
+    nodes = [b for t in given for b in memory_of(t.uop)]
+    buffers = [storage_of(b) for b in nodes]
+    places = [storage_of(b) for t in tensors for b in memory_of(t.uop)] if copied else buffers
+    return Arguments(given, nodes, buffers, places, copied)
 
 
 def is_whole(u: UOp) -> bool:
@@ -152,6 +153,11 @@ class Sharing:
     bound: dict[int, Buffer] = field(default_factory=dict)
     views: dict[int, UOp] = field(default_factory=dict)
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether each entry has memory of its own."""
+        return not self.bound and not self.views and self.same == list(range(len(self.same)))
+
     def fits(self, given: list[Tensor]) -> bool:
         """Whether views are passed where they were."""
         return all(_over_parameters(given[k].uop) is view for k, view in self.views.items())
@@ -175,15 +181,16 @@ def shared(tensors: list[Tensor], reached: set[int]) -> tuple[Arguments, Sharing
     """The tensors of a call that is captured, and how they share memory with each other and with what is `reached`."""
     computed = arguments(tensors)
     roots: dict[int, set[int]] = {}  # which tensors lie in each memory
-    for b, k in zip(computed.places, computed.owner, strict=True):
+    owner = computed.owner
+    for b, k in zip(computed.places, owner, strict=True):
         roots.setdefault(id(root_of(b)), set()).add(k)
     bound = {k for root, owners in roots.items() if root in reached for k in owners}
     entangled = bound | {k for owners in roots.values() if len(owners) > 1 for k in owners}
     views = {k: _over_parameters(tensors[k].uop) for k in computed.copied if k in entangled}
     args = arguments(tensors, views) if views else computed
     first: dict[int, int] = {}
-    same = [first.setdefault(id(b), i) if args.owner[i] not in bound else i for i, b in enumerate(args.buffers)]
-    bound_entries = {i: b for i, b in enumerate(args.buffers) if args.owner[i] in bound}
+    same = [first.setdefault(id(b), i) if owner[i] not in bound else i for i, b in enumerate(args.buffers)]
+    bound_entries = {i: b for i, b in enumerate(args.buffers) if owner[i] in bound}
     return args, Sharing(same, bound_entries, {k: v for k, v in views.items() if v is not None})
 
 

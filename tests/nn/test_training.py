@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+
 import numpy as np
 import pytest
 
-from aril import Context, Tensor, jit, nn
+from aril import Context, GlobalCounters, Tensor, jit, nn, schedule, tensor_memory
+from aril.engine import compile, realize
+from aril.uop.node import live_nodes
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(6, 16, 1, 8, 8)).astype(np.float32)
@@ -75,3 +79,29 @@ def test_evaluation_changes_no_statistics():
     Tensor(X[0]).sequential(net).realize()
     np.testing.assert_array_equal(net[2].running_mean.numpy(), np.zeros(4))
     assert net[2].num_batches_tracked.item() == 0
+
+
+@pytest.mark.parametrize("capture", [False, True])
+def test_nothing_grows_from_step_to_step(capture):
+    net = [nn.Linear(6, 8), nn.BatchNorm(8), Tensor.relu, lambda t: t.dropout(0.2), nn.Linear(8, 3)]
+    adam = nn.optim.Adam(nn.state.get_parameters(net), lr=0.01)
+
+    def step(x, y):
+        adam.zero_grad()
+        loss = x.sequential(net).sparse_categorical_crossentropy(y)
+        loss.backward()
+        adam.step()
+        return loss.realize()
+
+    def held():
+        caches = (schedule._CACHE, compile._loaded, realize._by_identity, tensor_memory._came_from, tensor_memory._live)
+        gc.collect()
+        return live_nodes(), GlobalCounters.mem_used, *[len(c) for c in caches]
+
+    run = jit(step) if capture else step
+    with Context(TRAINING=1):
+        for i in range(80):
+            run(Tensor(RNG.normal(size=(4, 6)).astype(np.float32)).realize(), Tensor([0, 1, 2, i % 3]).realize()).item()
+            if i == 19:
+                before = held()
+    assert held() == before
