@@ -8,27 +8,14 @@ default integer type); "sum" (bool and small integers become what `accumulator` 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from scipy import special
 
 from aril.dtype import DType, accumulator, dtypes
-
-
-class Row(NamedTuple):
-    """One operation of `count` tensors. Inputs for values lie in low..high."""
-
-    name: str
-    f: Callable[..., Any]
-    ref: Callable[..., Any]
-    takes: str = "buif"
-    gives: str = "same"
-    low: float = -2.0
-    high: float = 2.0
-    grad: bool = True
-    count: int = 1
-    least: int = 0  # the number of axes it needs
+from tests.operations_layers import LAYERS
+from tests.row import Row
 
 
 def result(row: Row, d: DType) -> DType:
@@ -191,4 +178,4 @@ MOVEMENT = [
     ),
 ]
 
-TABLE = [*FUNCTIONS, *PLAIN, *BINARY, *REDUCTIONS, *MOVEMENT]
+TABLE = [*FUNCTIONS, *PLAIN, *BINARY, *REDUCTIONS, *MOVEMENT, *LAYERS]

@@ -183,7 +183,8 @@ class LayersMixin(OrderMixin):
         if enable_gqa:
             k = k.repeat_interleave(self.shape[-3] // k.shape[-3], -3)
             v = v.repeat_interleave(self.shape[-3] // v.shape[-3], -3)
-        scores = self.dot(k.transpose(-2, -1)) * (1.0 / math.sqrt(self.shape[-1]))
+        q, v = self._floating(), v._floating()
+        scores = q.dot(k.transpose(-2, -1)) * (1.0 / math.sqrt(self.shape[-1]))
         seen: Self | None = None
         if is_causal:
             if attn_mask is not None:
@@ -197,10 +198,10 @@ class LayersMixin(OrderMixin):
         if seen is not None:
             scores = seen.where(scores, -math.inf)
         weights = scores._wide()
-        top = weights.max(-1, True).detach()
+        top = weights._top(-1).detach()
         e = (weights - top.isfinite().where(top, top.const_like(0))).exp()
         total = e.sum(-1, True)
-        weights = (e / total.eq(0).where(total.const_like(1), total)).cast(self.dtype)
+        weights = (e / total.eq(0).where(total.const_like(1), total)).cast(q.dtype)
         if dropout_p:
             weights = weights.dropout(dropout_p)  # type: ignore[attr-defined]
         return weights.dot(v)
