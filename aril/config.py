@@ -108,6 +108,10 @@ class Context(contextlib.ContextDecorator):
 
     Blocks nest, and the values of before come back however the block ends. An unknown name or a value that a setting
     does not accept raises SettingError here, before anything has changed.
+
+    >>> with Context(TRAINING=1):
+    ...     print(Tensor([1.0, 1.0]).dropout(1.0).tolist())
+    [0.0, 0.0]
     """
 
     def __init__(self, **changes: object) -> None:
@@ -131,7 +135,11 @@ class Context(contextlib.ContextDecorator):
 
 
 def setting(name: str) -> Setting[Any]:
-    """The setting called `name`; SettingError with the closest names if there is none."""
+    """The setting called `name`; SettingError with the closest names if there is none.
+
+    >>> setting("DEBUG").value
+    0
+    """
     if name in _REGISTRY:
         return _REGISTRY[name]
     import difflib  # only an error pays for it

@@ -160,6 +160,9 @@ def to_dtype(x: object) -> DType:
     """A DType from itself, from its name (`"float32"`, `"half"`), or from a NumPy-style dtype with a `.name`.
 
     Errors: TypeError naming what came and what is accepted.
+
+    >>> to_dtype("float16"), to_dtype(float)
+    (dtypes.float16, dtypes.float32)
     """
     if x.__class__ is DType:
         return x  # type: ignore[return-value]
@@ -206,6 +209,9 @@ def promote(*kinds: DType) -> DType:
     """The type in which values of all `kinds` are combined. Weak types give way to concrete ones of their kind.
 
     A concrete integer (or bool) that meets a weak float becomes the default float: nothing else decides the width.
+
+    >>> promote(dtypes.int8, dtypes.uint8), promote(dtypes.int64, dtypes.float32)
+    (dtypes.int16, dtypes.float32)
     """
     first = kinds[0]
     if all(k is first for k in kinds):

@@ -28,6 +28,10 @@ def function(
     order, and gives a gradient or None for each of those.
 
     Errors: TypeError for a result that holds no tensor, ValueError for a gradient of the wrong shape.
+
+    >>> square = function(lambda x: x * x)
+    >>> square(Tensor([2.0, 3.0])).tolist()
+    [4.0, 9.0]
     """
     if body is None:
         return functools.partial(function, grad_fxn=grad_fxn, name=name)

@@ -463,5 +463,10 @@ def jit(function: Callable[P, R], *, prune: bool = False) -> Jit[P, R]: ...
 @overload
 def jit(*, prune: bool = False) -> Callable[[Callable[P, R]], Jit[P, R]]: ...
 def jit(function: Any = None, *, prune: bool = False) -> Any:
-    """Decorator: see `Jit`. `@jit` or `@jit(prune=True)`."""
+    """Decorator: see `Jit`. `@jit` or `@jit(prune=True)`.
+
+    >>> double = jit(lambda x: x * 2)
+    >>> [double(Tensor([v])).tolist() for v in (1.0, 2.0, 3.0)]
+    [[2.0], [4.0], [6.0]]
+    """
     return Jit(function, prune) if function is not None else lambda f: Jit(f, prune)

@@ -117,17 +117,29 @@ class Tensor(
 
     @property
     def shape(self) -> tuple[Any, ...]:
-        """The shape: ints, or expressions in bound variables."""
+        """The shape: ints, or expressions in bound variables.
+
+        >>> Tensor([[1, 2, 3]]).shape
+        (1, 3)
+        """
         return self.uop.shape
 
     @property
     def dtype(self) -> DType:  # type: ignore[override]
-        """The element type."""
+        """The element type.
+
+        >>> Tensor([1.5]).dtype
+        dtypes.float32
+        """
         return self.uop.dtype
 
     @property
     def device(self) -> Any:
-        """The device's name (a tuple of names for a sharded tensor); constants lie on the default one."""
+        """The device's name (a tuple of names for a sharded tensor); constants lie on the default one.
+
+        >>> Tensor([1.0], device="PYTHON").device
+        'PYTHON'
+        """
         return self._device if self._device is not None else Device.DEFAULT
 
     def __len__(self) -> int:
@@ -139,12 +151,20 @@ class Tensor(
 
     @property
     def is_param(self) -> bool | None:
-        """True: a parameter to train; False: other state of a model; None: nothing was said."""
+        """True: a parameter to train; False: other state of a model; None: nothing was said.
+
+        >>> Tensor([1.0]).is_param_().is_param
+        True
+        """
         return self._is_param
 
     def is_param_(self, flag: bool = True) -> Tensor:
         """Mark it as a parameter (or as none) and return it. A parameter gets storage of its own, unlike any other's
-        value. TypeError for a parameter that is not of floats."""
+        value. TypeError for a parameter that is not of floats.
+
+        >>> Tensor([1.0]).is_param_().is_param
+        True
+        """
         if flag and self.dtype.kind != "f":
             raise TypeError(f"is_param_: parameters are floats, not {self.dtype.name}; mark other state False")
         self._is_param = flag
@@ -153,7 +173,11 @@ class Tensor(
         return self
 
     def as_param(self, slot: int) -> Tensor:
-        """A parameter of a function body that stands for this value."""
+        """A parameter of a function body that stands for this value.
+
+        >>> Tensor([1.0, 2.0]).as_param(0).shape
+        (2,)
+        """
         return Tensor._new(self.uop.param_like(slot), self._device)
 
     # --- primitives of the mixins ---
@@ -249,7 +273,11 @@ class Tensor(
         return Tensor._new(UOp.invalid(dtype), self._device)
 
     def cast(self, dtype: DTypeLike) -> Tensor:
-        """As `dtype`. Floats out of an integer type's range saturate, NaN becomes 0 (`docs/dtypes.md`)."""
+        """As `dtype`. Floats out of an integer type's range saturate, NaN becomes 0 (`docs/dtypes.md`).
+
+        >>> Tensor([1.9, -1.9]).cast(dtypes.int32).tolist()
+        [1, -1]
+        """
         d = to_dtype(dtype)
         if self.uop.dtype is d:
             return self
@@ -258,7 +286,11 @@ class Tensor(
 
     def bitcast(self, dtype: DTypeLike) -> Tensor:
         """The same bits as `dtype`; with another size of elements the last axis changes. ValueError where it does
-        not divide."""
+        not divide.
+
+        >>> Tensor([1.0]).bitcast("int32").tolist()
+        [1065353216]
+        """
         d, old = to_dtype(dtype), self.dtype
         if d.itemsize != old.itemsize and (
             not self.shape or self.shape[-1] * old.itemsize % d.itemsize or "b" in (d.kind, old.kind)
@@ -267,35 +299,68 @@ class Tensor(
         return recorded(self.uop.bitcast(d), self._device)
 
     def const(self, value: Any) -> Tensor:
-        """A scalar constant of this dtype on this device."""
+        """A scalar constant of this dtype on this device.
+
+        >>> Tensor([1.0, 2.0]).const(3).item()
+        3.0
+        """
         return self.const_like(value)
 
     def replace(self, x: Tensor) -> Tensor:
-        """Let this tensor stand for the value of `x` (of the same shape and dtype); returns it."""
+        """Let this tensor stand for the value of `x` (of the same shape and dtype); returns it.
+
+        >>> x = Tensor([1, 2])
+        >>> x.replace(Tensor([3, 4])).tolist()
+        [3, 4]
+        """
         if x.shape != self.shape or x.dtype is not self.dtype:
             raise ValueError(f"replace: {x.shape} {x.dtype.name} cannot stand for {self.shape} {self.dtype.name}")
         self.uop, self._device, self._history = x.uop, x._device, x._history
         return self
 
     def alu(self, op: Ops, *src: Tensor) -> Tensor:
-        """The elementwise node `op` of values of one dtype and shape: for those who write operations."""
+        """The elementwise node `op` of values of one dtype and shape: for those who write operations.
+
+        >>> Tensor([4.0, 9.0]).alu(Ops.SQRT).tolist()
+        [2.0, 3.0]
+        """
         return self._alu(op, *src)
 
     def detach(self) -> Tensor:
-        """The same values, through which no gradient flows."""
+        """The same values, through which no gradient flows.
+
+        >>> x = Tensor([2.0])
+        >>> (x * x.detach()).sum().gradient(x)[0].tolist()
+        [2.0]
+        """
         return self._like(self.uop.detach())
 
     def contiguous(self) -> Tensor:
-        """The same values, stored in their own order when they are realized."""
+        """The same values, stored in their own order when they are realized.
+
+        >>> Tensor([[1, 2], [3, 4]]).T.contiguous().tolist()
+        [[1, 3], [2, 4]]
+        """
         x = self if is_flat(self.uop) else self._computable()
         return recorded(x.uop.contiguous(), x._device)
 
     def contiguous_backward(self) -> Tensor:
-        """The same values; their gradient is stored."""
+        """The same values; their gradient is stored.
+
+        >>> Tensor([1, 2]).contiguous_backward().tolist()
+        [1, 2]
+        """
         return self._like(self.uop.contiguous_backward())
 
     def clone(self) -> Tensor:
-        """A copy in storage of its own, which in-place changes of the original do not reach."""
+        """A copy in storage of its own, which in-place changes of the original do not reach.
+
+        >>> x = Tensor([1, 2])
+        >>> y = x.clone()
+        >>> _ = x.assign(x + 1)
+        >>> y.tolist()
+        [1, 2]
+        """
         return self.replace_uop(self.uop)._own_storage()
 
     def __eq__(self, x: Any) -> Tensor:  # type: ignore[override]
@@ -311,7 +376,11 @@ class Tensor(
     # --- devices ---
 
     def to(self, device: DeviceLike | None) -> Tensor:
-        """This value on `device`; itself where it is there already."""
+        """This value on `device`; itself where it is there already.
+
+        >>> Tensor([1, 2]).to("PYTHON").device
+        'PYTHON'
+        """
         place = _canonical(device) or Device.DEFAULT
         if place == self._device or (self._device is None and self.uop.device is None and place == Device.DEFAULT):
             return self
@@ -332,7 +401,11 @@ class Tensor(
         return self
 
     def to_(self, device: DeviceLike | None) -> Tensor:
-        """Move this tensor itself to `device`."""
+        """Move this tensor itself to `device`.
+
+        >>> Tensor([1, 2]).to_("PYTHON").device
+        'PYTHON'
+        """
         moved = self.to(device)
         self.uop, self._device = moved.uop, moved._device
         return self
@@ -340,7 +413,11 @@ class Tensor(
     # --- realizing ---
 
     def realize(self, *others: Tensor) -> Tensor:
-        """Compute this value (and `others`, together) and keep the results; returns this tensor."""
+        """Compute this value (and `others`, together) and keep the results; returns this tensor.
+
+        >>> (Tensor([1, 2]) + 1).realize().tolist()
+        [2, 3]
+        """
         realize((self, *others))
         return self
 
@@ -366,6 +443,9 @@ class Tensor(
         copy).
 
         Errors: TypeError for types Python has no format for (bfloat16, fp8).
+
+        >>> Tensor([1, 2]).data().tolist()
+        [1, 2]
         """
         fmt: Any = strong(self.dtype).fmt
         if fmt is None:
@@ -400,6 +480,11 @@ class Tensor(
         These are the tensors marked with `is_param_()`; where there is none among them, the float tensors made from
         data.
         Errors: RuntimeError where it depends on nothing of either kind, or on a parameter that was assigned to since.
+
+        >>> x = Tensor([1.0, 2.0]).is_param_()
+        >>> _ = (x * x).sum().backward()
+        >>> x.grad.tolist()
+        [2.0, 4.0]
         """
         self._need_seed(gradient)
         root = with_history(self, ())
@@ -438,6 +523,10 @@ class Tensor(
         the graph:
         mark tensors made by `ones` or `full` with `is_param_()` to tell them apart.
         Errors: ValueError for a value with axes and no `gradient`, TypeError for other than floats.
+
+        >>> x = Tensor([1.0, 2.0])
+        >>> (x * x).sum().gradient(x)[0].tolist()
+        [2.0, 4.0]
         """
         from aril.autograd import gradient as differentiate
 
@@ -464,6 +553,10 @@ class Tensor(
         returns it.
 
         Views of the same storage see the new values; what was computed from the old ones keeps them.
+
+        >>> x = Tensor([1.0, 2.0])
+        >>> x.assign(x * 10).tolist()
+        [10.0, 20.0]
         """
         value = x if isinstance(x, Tensor) else self.ufix(x)
         if value.dtype is not self.dtype:

@@ -86,6 +86,9 @@ class CallsMixin:
         The tensors become views of memory that holds their values once the LINEAR has run
         (`aril.engine.linear.run_linear`); reading them before is an error. ValueError where variables are bound:
         `linear_with_vars` gives their values.
+
+        >>> len((Tensor([1, 2]).realize() + 1).schedule_linear().src)
+        1
         """
         linear, values = self.linear_with_vars(*others)
         if values:
@@ -93,7 +96,11 @@ class CallsMixin:
         return linear
 
     def linear_with_vars(self: Any, *others: Any) -> tuple[UOp, dict[str, int]]:
-        """(the LINEAR of `schedule_linear`, the values of its bound variables by name)."""
+        """(the LINEAR of `schedule_linear`, the values of its bound variables by name).
+
+        >>> (Tensor([1, 2]).realize() + 1).linear_with_vars()[1]
+        {}
+        """
         from aril.engine.linear import linear_of
 
         found: list[tuple[UOp, dict[str, int]]] = []

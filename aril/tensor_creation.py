@@ -25,7 +25,11 @@ class CreationMixin:
 
     @classmethod
     def full(cls, shape: Any, fill_value: Any, dtype: DTypeLike | None = None, device: Any = None) -> Any:
-        """All elements equal to a number (whose Python type decides the dtype unless it is given)."""
+        """All elements equal to a number (whose Python type decides the dtype unless it is given).
+
+        >>> Tensor.full((2, 2), 7).tolist()
+        [[7, 7], [7, 7]]
+        """
         shape = (shape,) if not isinstance(shape, (tuple, list)) else tuple(shape)
         for d in shape:
             if isinstance(d, int) and d < 0:
@@ -36,17 +40,29 @@ class CreationMixin:
 
     @classmethod
     def zeros(cls, *shape: Any, dtype: DTypeLike | None = None, device: Any = None) -> Any:
-        """All 0, of the default float type."""
+        """All 0, of the default float type.
+
+        >>> Tensor.zeros(2, 2).tolist()
+        [[0.0, 0.0], [0.0, 0.0]]
+        """
         return cls.full(shape_arg(shape), 0, dtype or dtypes.default_float(), device)
 
     @classmethod
     def ones(cls, *shape: Any, dtype: DTypeLike | None = None, device: Any = None) -> Any:
-        """All 1, of the default float type."""
+        """All 1, of the default float type.
+
+        >>> Tensor.ones(2, dtype=dtypes.int32).tolist()
+        [1, 1]
+        """
         return cls.full(shape_arg(shape), 1, dtype or dtypes.default_float(), device)
 
     @classmethod
     def empty(cls, *shape: Any, dtype: DTypeLike | None = None, device: Any = None) -> Any:
-        """Storage to be written by `assign`; reading it before is an error."""
+        """Storage to be written by `assign`; reading it before is an error.
+
+        >>> Tensor.empty(2, 3).shape
+        (2, 3)
+        """
         from aril.device import Device
         from aril.tensor import _canonical
 
@@ -61,7 +77,11 @@ class CreationMixin:
 
     @classmethod
     def invalids(cls, *shape: Any, dtype: DTypeLike | None = None, device: Any = None) -> Any:
-        """No element anywhere: stores of it do nothing. Concatenated or padded, it marks what is not there."""
+        """No element anywhere: stores of it do nothing. Concatenated or padded, it marks what is not there.
+
+        >>> Tensor.invalids(2, 3).shape
+        (2, 3)
+        """
         dims = shape_arg(shape)
         one = UOp.invalid(to_dtype(dtype or dtypes.default_float()))
         return cls._of(one._reshape((1,) * len(dims))._expand(dims) if dims else one, device)
@@ -71,7 +91,11 @@ class CreationMixin:
         cls, start: Any, stop: Any = None, step: Any = 1, dtype: DTypeLike | None = None, device: Any = None
     ) -> Any:
         """start, start + step, .. before stop (0 to `start` where only one number is given). ValueError for a step
-        of 0."""
+        of 0.
+
+        >>> Tensor.arange(2, 8, 2).tolist()
+        [2, 4, 6]
+        """
         if stop is None:
             start, stop = 0, start
         if step == 0:
@@ -100,7 +124,11 @@ class CreationMixin:
 
     @classmethod
     def linspace(cls, start: Any, stop: Any, steps: int, dtype: DTypeLike | None = None, device: Any = None) -> Any:
-        """`steps` numbers from start to stop (both included), equally spaced."""
+        """`steps` numbers from start to stop (both included), equally spaced.
+
+        >>> Tensor.linspace(0, 1, 5).tolist()
+        [0.0, 0.25, 0.5, 0.75, 1.0]
+        """
         if steps < 0:
             raise ValueError(f"linspace: the number of steps is at least 0, not {steps}")
         kind = to_dtype(dtype or dtypes.default_float())
@@ -116,7 +144,11 @@ class CreationMixin:
 
     @classmethod
     def eye(cls, n: int, m: int | None = None, dtype: DTypeLike | None = None, device: Any = None) -> Any:
-        """The (n, m) matrix with 1 on the main diagonal, 0 elsewhere; square where m is None."""
+        """The (n, m) matrix with 1 on the main diagonal, 0 elsewhere; square where m is None.
+
+        >>> Tensor.eye(2).tolist()
+        [[1.0, 0.0], [0.0, 1.0]]
+        """
         m = n if m is None else m
         if n < 0 or m < 0:
             raise ValueError(f"eye: sizes are at least 0, not {n} and {m}")
@@ -124,19 +156,35 @@ class CreationMixin:
         return rows.reshape(n, 1).eq(columns.reshape(1, m)).cast(dtype or dtypes.default_float())
 
     def full_like(self: Any, fill_value: Any, dtype: DTypeLike | None = None, device: Any = None) -> Any:
-        """All elements equal to a number, with this shape, dtype and device."""
+        """All elements equal to a number, with this shape, dtype and device.
+
+        >>> Tensor([1.0, 2.0]).full_like(7).tolist()
+        [7.0, 7.0]
+        """
         return self.full(self.shape, fill_value, dtype or self.dtype, device or working_device(self))
 
     def zeros_like(self: Any, dtype: DTypeLike | None = None, device: Any = None) -> Any:
-        """All 0, with this shape, dtype and device."""
+        """All 0, with this shape, dtype and device.
+
+        >>> Tensor([5, 6]).zeros_like().tolist()
+        [0, 0]
+        """
         return self.full_like(0, dtype, device)
 
     def ones_like(self: Any, dtype: DTypeLike | None = None, device: Any = None) -> Any:
-        """All 1, with this shape, dtype and device."""
+        """All 1, with this shape, dtype and device.
+
+        >>> Tensor([5, 6]).ones_like().tolist()
+        [1, 1]
+        """
         return self.full_like(1, dtype, device)
 
     def empty_like(self: Any, dtype: DTypeLike | None = None, device: Any = None) -> Any:
-        """Storage to be written, with this shape, dtype and device."""
+        """Storage to be written, with this shape, dtype and device.
+
+        >>> Tensor([1, 2]).empty_like().shape
+        (2,)
+        """
         return self.empty(*self.shape, dtype=dtype or self.dtype, device=device or working_device(self))
 
     # --- memory that exists already ---
@@ -164,6 +212,8 @@ class CreationMixin:
 
         `options` are those of `aril.fetch`: sha256, limit, gunzip, name, insecure, ..
         Errors: those of `aril.fetch`.
+
+        >>> Tensor.from_url("https://example.org/weights.bin", sha256="...")  # doctest: +SKIP
         """
         from aril.fetch import fetch
 
@@ -175,7 +225,12 @@ class CreationMixin:
         cls, address: int, shape: Any, dtype: DTypeLike | None = None, device: Any = None, owner: object = None
     ) -> Any:
         """Memory at `address` in this process as a tensor, without a copy; it must stay valid (`owner` is kept
-        alive)."""
+        alive).
+
+        >>> memory = np.arange(3, dtype=np.float32)
+        >>> Tensor.from_blob(memory.ctypes.data, (3,), dtype=dtypes.float32).tolist()
+        [0.0, 1.0, 2.0]
+        """
         from aril.device import Buffer, Device
         from aril.tensor import _canonical
 

@@ -29,11 +29,11 @@ class CustomKernelMixin:
 
         `fxn` gets a placeholder (a UOp of the tensor's shape and dtype) for each tensor and returns the kernel:
 
-            def double(out, x):
-                i = UOp.range(x.numel(), 0)
-                return out[i].store(x[i] * 2).end(i).sink()
-
-            out = Tensor.custom_kernel(Tensor.empty(4), x, fxn=double)[0]
+        >>> def double(out, x):
+        ...     i = UOp.range(x.numel(), 0)
+        ...     return out[i].store(x[i] * 2).end(i).sink()
+        >>> Tensor.custom_kernel(Tensor.empty(2), Tensor([1.0, 2.0]), fxn=double)[0].tolist()
+        [2.0, 4.0]
 
         Of tensors on several devices each device runs the kernel of its own parts: `fxn` is called with their shapes.
         Tensors the kernel stores to are written in place when they are realized, as by `assign`.

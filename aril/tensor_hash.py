@@ -51,6 +51,9 @@ class HashMixin:
 
         `cfg`: sha3_224, sha3_256, sha3_384, sha3_512, shake_128 (16 bytes) or shake_256 (32 bytes) (FIPS 202).
         Errors: TypeError for other types than uint8, ValueError for another `cfg` or a scalar.
+
+        >>> Tensor([[97, 98, 99]], dtype=dtypes.uint8).keccak().shape
+        (1, 32)
         """
         if cfg not in _KINDS:
             raise ValueError(f"keccak: cfg is one of {', '.join(_KINDS)}, not {cfg!r}")
@@ -80,6 +83,9 @@ class HashMixin:
 
         It depends on the bytes in row-major order alone, not on shape, dtype or device; the last level also takes the
         number of bytes.
+
+        >>> Tensor([1, 2, 3], dtype=dtypes.uint8).hash().shape
+        (16,)
         """
         raw = self.contiguous().flatten()
         raw = (raw.cast(dtypes.uint8) if raw.dtype.kind == "b" else raw) if raw.numel() else raw.cast(dtypes.uint8)

@@ -95,14 +95,22 @@ class TensorIndexing:
     # --- what needs the values to know the shape ---
 
     def nonzero(self: Any) -> Any:
-        """The positions of the elements that are not zero, (count, axes). Computes this tensor."""
+        """The positions of the elements that are not zero, (count, axes). Computes this tensor.
+
+        >>> Tensor([0, 5, 0, 7]).nonzero().tolist()
+        [[1], [3]]
+        """
         import numpy as np
 
         found = np.argwhere(self.numpy())
         return type(self)(found, dtype=dtypes.default_int(), device=working_device(self))
 
     def masked_select(self: Any, mask: Any) -> Any:
-        """The elements where the (broadcast) mask holds, as a vector. Computes the mask."""
+        """The elements where the (broadcast) mask holds, as a vector. Computes the mask.
+
+        >>> Tensor([1, 2, 3]).masked_select(Tensor([True, False, True])).tolist()
+        [1, 3]
+        """
         shape = broadcast_shape(self.shape, mask.shape, what="masked_select")
         return self._broadcast_to(shape)[mask._broadcast_to(shape)]
 

@@ -67,19 +67,31 @@ class InteropMixin(CreationMixin):
         return out
 
     def numpy(self: Any) -> Any:
-        """The values as a NumPy array (a copy). bfloat16 and fp8 come as float32, which holds them exactly."""
+        """The values as a NumPy array (a copy). bfloat16 and fp8 come as float32, which holds them exactly.
+
+        >>> Tensor([1, 2]).numpy()
+        array([1, 2], dtype=int32)
+        """
         x = self.cast_default()
         return (x if x.dtype.fmt is not None else x.cast(dtypes.float32))._host().copy("C")
 
     def item(self: Any) -> Any:
-        """The value of a tensor of one element, as a Python number. ValueError for more."""
+        """The value of a tensor of one element, as a Python number. ValueError for more.
+
+        >>> Tensor([1.5]).item()
+        1.5
+        """
         if self.numel() != 1:
             raise ValueError(f"item: a tensor of shape {self.shape} has {self.numel()} elements; item() takes one")
         x = self.cast_default()
         return (x if x.dtype.fmt is not None else x.cast(dtypes.float32))._host().item()
 
     def tolist(self: Any) -> Any:
-        """The values as nested lists of Python numbers (a number for shape ())."""
+        """The values as nested lists of Python numbers (a number for shape ()).
+
+        >>> Tensor([[1, 2], [3, 4]]).tolist()
+        [[1, 2], [3, 4]]
+        """
         return self.numpy().tolist()
 
     __array_priority__ = 1000  # `array + tensor` is the tensor's to answer, lazily and with its gradient

@@ -26,6 +26,10 @@ class LinalgMixin:
         Accuracy: |Q R - x| and |Q^T Q - 1| within about m * eps (Golub and Van Loan, "Matrix Computations", 5.2).
         Differentiable where the columns are independent.
         Errors: ValueError for fewer than two axes or another mode.
+
+        >>> q, r = Tensor([[3.0, 1.0], [4.0, 2.0]]).qr()
+        >>> (q @ r).numpy().round(4).tolist()
+        [[3.0, 1.0], [4.0, 2.0]]
         """
         if self.ndim < 2:
             raise ValueError(f"qr: expected matrices (.., m, n), not shape {self.shape}")
@@ -58,6 +62,10 @@ class LinalgMixin:
         Gradients (Townsend, "Differentiating the singular value decomposition", 2016) of S always; of U and V^T without
         `full_matrices` where singular values differ.
         Errors: ValueError for fewer than two axes.
+
+        >>> u, s, vt = Tensor([[3.0, 0.0], [0.0, 2.0]]).svd()
+        >>> s.numpy().round(4).tolist()
+        [3.0, 2.0]
         """
         if self.ndim < 2:
             raise ValueError(f"svd: expected matrices (.., m, n), not shape {self.shape}")

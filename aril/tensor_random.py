@@ -87,7 +87,14 @@ class RandomMixin:
 
     @classmethod
     def manual_seed(cls, seed: int = 0) -> None:
-        """Start the random numbers again from `seed`: the same draws follow."""
+        """Start the random numbers again from `seed`: the same draws follow.
+
+        >>> Tensor.manual_seed(7)
+        >>> first = Tensor.rand(2).tolist()
+        >>> Tensor.manual_seed(7)
+        >>> Tensor.rand(2).tolist() == first
+        True
+        """
         _stream.seed(int(seed))
 
     @classmethod
@@ -120,7 +127,11 @@ class RandomMixin:
         return counter.threefry(key).reshape(shape)
 
     def threefry(self: Any, seed: Any) -> Any:
-        """Threefry-2x32, 20 rounds, of uint64 counters under uint64 keys (low word first in both)."""
+        """Threefry-2x32, 20 rounds, of uint64 counters under uint64 keys (low word first in both).
+
+        >>> Tensor([0], dtype=dtypes.uint64).threefry(Tensor([0], dtype=dtypes.uint64)).tolist()
+        [11077253088097075545]
+        """
         a, b = self._matched(seed, "threefry")
         if a.dtype is not dtypes.uint64:
             raise TypeError(f"threefry: counters and keys are uint64, not {self.dtype.name} and {seed.dtype.name}")
@@ -128,24 +139,40 @@ class RandomMixin:
 
     @classmethod
     def random_bits(cls, *shape: Any, device: Any = None) -> Any:
-        """32 random bits an element, as uint32."""
+        """32 random bits an element, as uint32.
+
+        >>> Tensor.random_bits(4).dtype
+        dtypes.uint32
+        """
         return cls._words(shape_arg(shape), device).cast(dtypes.uint32)
 
     @classmethod
     def rand(cls, *shape: Any, dtype: DTypeLike | None = None, device: Any = None) -> Any:
-        """Uniform in [0, 1): every multiple of 2**-(mantissa + 1) is equally likely."""
+        """Uniform in [0, 1): every multiple of 2**-(mantissa + 1) is equally likely.
+
+        >>> Tensor.rand(2, 3).shape
+        (2, 3)
+        """
         kind = to_dtype(dtype or dtypes.default_float())
         if kind.kind != "f":
             raise TypeError(f"rand: {kind.name} is no float type; use randint")
         return _unit(cls._words(shape_arg(shape), device), kind)
 
     def rand_like(self: Any, dtype: DTypeLike | None = None) -> Any:
-        """`rand` with this shape, dtype and device."""
+        """`rand` with this shape, dtype and device.
+
+        >>> Tensor.zeros(2, 3).rand_like().shape
+        (2, 3)
+        """
         return self.rand(*self.shape, dtype=dtype or self.dtype, device=working_device(self))
 
     @classmethod
     def randn(cls, *shape: Any, dtype: DTypeLike | None = None, device: Any = None) -> Any:
-        """Standard normal, by the transform of Box and Muller (1958) of two uniform numbers a value."""
+        """Standard normal, by the transform of Box and Muller (1958) of two uniform numbers a value.
+
+        >>> Tensor.randn(2, 3).shape
+        (2, 3)
+        """
         kind = to_dtype(dtype or dtypes.default_float())
         if kind.kind != "f":
             raise TypeError(f"randn: {kind.name} is no float type; use randint")
@@ -157,14 +184,22 @@ class RandomMixin:
         return ((u.log() * -2.0).maximum(0.0).sqrt() * angle.sin()).cast(kind)
 
     def randn_like(self: Any, dtype: DTypeLike | None = None) -> Any:
-        """`randn` with this shape, dtype and device."""
+        """`randn` with this shape, dtype and device.
+
+        >>> Tensor.zeros(2, 3).randn_like().shape
+        (2, 3)
+        """
         return self.randn(*self.shape, dtype=dtype or self.dtype, device=working_device(self))
 
     @classmethod
     def randint(
         cls, *shape: Any, low: int = 0, high: int = 10, dtype: DTypeLike | None = None, device: Any = None
     ) -> Any:
-        """Whole numbers from low to high - 1, equally likely up to 2**-32 (high - low)."""
+        """Whole numbers from low to high - 1, equally likely up to 2**-32 (high - low).
+
+        >>> Tensor.randint(2, 3, low=0, high=10).shape
+        (2, 3)
+        """
         kind = to_dtype(dtype or dtypes.default_int())
         if kind.kind not in "iu":
             raise TypeError(f"randint: {kind.name} is no integer type")
@@ -179,7 +214,11 @@ class RandomMixin:
     def uniform(
         cls, *shape: Any, low: float = 0.0, high: float = 1.0, dtype: DTypeLike | None = None, device: Any = None
     ) -> Any:
-        """Uniform in [low, high)."""
+        """Uniform in [low, high).
+
+        >>> Tensor.uniform(2, 3, low=-1.0, high=1.0).shape
+        (2, 3)
+        """
         kind = to_dtype(dtype or dtypes.default_float())
         if kind.kind in "iu":
             return cls.randint(*shape_arg(shape), low=math.ceil(low), high=math.ceil(high), dtype=kind, device=device)
@@ -189,39 +228,63 @@ class RandomMixin:
     def normal(
         cls, *shape: Any, mean: float = 0.0, std: float = 1.0, dtype: DTypeLike | None = None, device: Any = None
     ) -> Any:
-        """Normal with the mean and standard deviation given."""
+        """Normal with the mean and standard deviation given.
+
+        >>> Tensor.normal(2, 3, mean=1.0, std=0.5).shape
+        (2, 3)
+        """
         return cls.randn(*shape_arg(shape), dtype=dtype, device=device) * std + mean
 
     @classmethod
     def scaled_uniform(cls, *shape: Any, dtype: DTypeLike | None = None, device: Any = None) -> Any:
-        """Uniform in [-1, 1) over the square root of the number of elements."""
+        """Uniform in [-1, 1) over the square root of the number of elements.
+
+        >>> Tensor.scaled_uniform(3, 4).shape
+        (3, 4)
+        """
         dims = shape_arg(shape)
         return cls.uniform(*dims, low=-1.0, high=1.0, dtype=dtype, device=device) * math.prod(dims) ** -0.5
 
     @classmethod
     def glorot_uniform(cls, *shape: Any, dtype: DTypeLike | None = None, device: Any = None) -> Any:
-        """Uniform in +-sqrt(6 / (fan in + fan out)) (Glorot and Bengio 2010) for weights (out, in, *kernel)."""
+        """Uniform in +-sqrt(6 / (fan in + fan out)) (Glorot and Bengio 2010) for weights (out, in, *kernel).
+
+        >>> Tensor.glorot_uniform(3, 4).shape
+        (3, 4)
+        """
         dims = shape_arg(shape)
         bound = math.sqrt(6 / (dims[0] + math.prod(dims[1:])))
         return cls.uniform(*dims, low=-bound, high=bound, dtype=dtype, device=device)
 
     @classmethod
     def kaiming_uniform(cls, *shape: Any, a: float = 0.01, dtype: DTypeLike | None = None, device: Any = None) -> Any:
-        """Uniform in +-sqrt(6 / ((1 + a*a) fan in)) (He et al. 2015) for weights (out, in, *kernel)."""
+        """Uniform in +-sqrt(6 / ((1 + a*a) fan in)) (He et al. 2015) for weights (out, in, *kernel).
+
+        >>> Tensor.kaiming_uniform(3, 4).shape
+        (3, 4)
+        """
         dims = shape_arg(shape)
         bound = math.sqrt(6 / ((1 + a * a) * math.prod(dims[1:])))
         return cls.uniform(*dims, low=-bound, high=bound, dtype=dtype, device=device)
 
     @classmethod
     def kaiming_normal(cls, *shape: Any, a: float = 0.01, dtype: DTypeLike | None = None, device: Any = None) -> Any:
-        """Normal of deviation sqrt(2 / ((1 + a*a) fan in)) (He et al. 2015) for weights (out, in, *kernel)."""
+        """Normal of deviation sqrt(2 / ((1 + a*a) fan in)) (He et al. 2015) for weights (out, in, *kernel).
+
+        >>> Tensor.kaiming_normal(3, 4).shape
+        (3, 4)
+        """
         dims = shape_arg(shape)
         std = math.sqrt(2 / ((1 + a * a) * math.prod(dims[1:])))
         return cls.normal(*dims, std=std, dtype=dtype, device=device)
 
     @classmethod
     def randperm(cls, n: int, dtype: DTypeLike | None = None, device: Any = None) -> Any:
-        """The numbers 0..n-1 in random order, each equally likely: the order of n random keys of 64 bits."""
+        """The numbers 0..n-1 in random order, each equally likely: the order of n random keys of 64 bits.
+
+        >>> sorted(Tensor.randperm(4).tolist())
+        [0, 1, 2, 3]
+        """
         order = cls._words((n,), device).argsort()
         return order.cast(dtype) if dtype is not None else order
 
@@ -229,6 +292,9 @@ class RandomMixin:
         """Class numbers drawn by weights (.., classes) of at least 0: (.., num_samples).
 
         Without replacement the classes are those of the greatest u ** (1 / weight) (Efraimidis and Spirakis 2006).
+
+        >>> Tensor([0.0, 1.0]).multinomial(2, replacement=True).tolist()
+        [1, 1]
         """
         if not 1 <= self.ndim <= 2 or num_samples < 1:
             raise ValueError(
@@ -248,7 +314,11 @@ class RandomMixin:
         return (total.unsqueeze(-2) <= limit.unsqueeze(-1)).sum(-1).cast(dtypes.default_int())
 
     def dropout(self: Any, p: float = 0.5) -> Any:
-        """While training (`Context(TRAINING=1)`): each element 0 with probability p, else divided by 1 - p."""
+        """While training (`Context(TRAINING=1)`): each element 0 with probability p, else divided by 1 - p.
+
+        >>> Tensor([1.0, 2.0]).dropout(0.5).tolist()
+        [1.0, 2.0]
+        """
         if not 0 <= p <= 1:
             raise ValueError(f"dropout: the probability lies within 0 and 1, not {p}")
         if not TRAINING.value or p == 0:

@@ -28,6 +28,9 @@ class ShardMixin:
 
         Errors: ValueError for no devices, for one named twice and for a symbolic axis; IndexError for an axis that is
         not there.
+
+        >>> Tensor([1, 2, 3, 4]).shard(("CPU:0", "CPU:1"), axis=0).device
+        ('CPU', 'CPU:1')
         """
         if isinstance(devices, str):
             raise TypeError(f"shard: expected a sequence of device names, not {devices!r}; to() moves to one device")
@@ -42,13 +45,21 @@ class ShardMixin:
         return self._placed(self.cast_default()._split_over(places, at), places)
 
     def shard_(self: Any, devices: Sequence[str], axis: int | None = None) -> Any:
-        """Shard this tensor itself; returns it."""
+        """Shard this tensor itself; returns it.
+
+        >>> Tensor([1, 2, 3, 4]).shard_(("CPU:0", "CPU:1"), axis=0).device
+        ('CPU', 'CPU:1')
+        """
         return self.replace(self.shard(devices, axis))
 
     def shard_like(self: Any, y: Any) -> Any:
         """This value on the devices of `y`, split along the same axis in the same stretches.
 
         Errors: ValueError where the axis `y` is split on has another length here.
+
+        >>> x = Tensor([1, 2]).shard(("CPU:0", "CPU:1"), axis=0)
+        >>> Tensor([3, 4]).shard_like(x).device
+        ('CPU', 'CPU:1')
         """
         layout = layout_of(y.uop) if isinstance(y.device, tuple) else None
         if layout is None:

@@ -63,36 +63,68 @@ class BaseMixin:
 
     @property
     def ndim(self) -> int:
-        """The number of axes."""
+        """The number of axes.
+
+        >>> Tensor.zeros(2, 3).ndim
+        2
+        """
         return len(self.shape)
 
     def numel(self) -> Dim:
-        """The number of elements."""
+        """The number of elements.
+
+        >>> Tensor.zeros(2, 3).numel()
+        6
+        """
         return dim_prod(self.shape)
 
     def size(self, dim: int | None = None) -> Any:
-        """The shape, or its entry `dim`."""
+        """The shape, or its entry `dim`.
+
+        >>> Tensor.zeros(2, 3).size(1)
+        3
+        """
         return self.shape if dim is None else self.shape[self._axis(dim, "size")]
 
     def element_size(self) -> int:
-        """Bytes of one element."""
+        """Bytes of one element.
+
+        >>> Tensor([1.0]).element_size()
+        4
+        """
         return self.dtype.itemsize
 
     def nbytes(self) -> Dim:
-        """Bytes of all elements."""
+        """Bytes of all elements.
+
+        >>> Tensor.zeros(2, 3).nbytes()
+        24
+        """
         return dim_prod((self.numel(), self.dtype.itemsize))
 
     @property
     def max_shape(self) -> tuple[int, ...]:
-        """The shape with each symbolic dimension at its greatest value."""
+        """The shape with each symbolic dimension at its greatest value.
+
+        >>> Tensor.zeros(2, 3).max_shape
+        (2, 3)
+        """
         return tuple([d if isinstance(d, int) else int(d.vmax) for d in self.shape])
 
     def max_numel(self) -> int:
-        """The number of elements at the greatest values of symbolic dimensions."""
+        """The number of elements at the greatest values of symbolic dimensions.
+
+        >>> Tensor.zeros(2, 3).max_numel()
+        6
+        """
         return math.prod(self.max_shape)
 
     def is_floating_point(self) -> bool:
-        """True for float types."""
+        """True for float types.
+
+        >>> Tensor([1]).is_floating_point()
+        False
+        """
         return self.dtype.kind == "f"
 
     def _axis(self, dim: Any, what: str, extra: int = 0) -> int:
@@ -123,7 +155,11 @@ class BaseMixin:
     # --- operands ---
 
     def ufix(self, x: Any) -> Self:
-        """`x` as an operand of this value: a Python scalar becomes a constant of the type it takes beside `self`."""
+        """`x` as an operand of this value: a Python scalar becomes a constant of the type it takes beside `self`.
+
+        >>> Tensor([1.0]).ufix(2).dtype
+        dtypes.float32
+        """
         cls = x.__class__
         if cls is self.__class__:
             return x  # type: ignore[no-any-return]

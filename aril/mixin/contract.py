@@ -38,6 +38,9 @@ class ContractMixin(MathMixin):
         lose their axis.
 
         Errors: ValueError where k differs or a side is a scalar.
+
+        >>> Tensor([[1, 2], [3, 4]]).dot(Tensor([1, 10])).tolist()
+        [21, 43]
         """
         w = self.ufix(w)
         if not self.shape or not w.shape:
@@ -61,7 +64,11 @@ class ContractMixin(MathMixin):
         return out._reshape(tuple(shape))
 
     def matmul(self, x: Any, reverse: Any = False, dtype: DTypeLike | None = None) -> Self:
-        """The matrix product self @ x (x @ self where `reverse`); see `dot`."""
+        """The matrix product self @ x (x @ self where `reverse`); see `dot`.
+
+        >>> Tensor([[1, 2], [3, 4]]).matmul(Tensor([[1], [10]])).tolist()
+        [[21], [43]]
+        """
         return self.ufix(x).dot(self, dtype) if reverse else self.dot(x, dtype)
 
     def __matmul__(self, x: Any) -> Self:
@@ -71,12 +78,20 @@ class ContractMixin(MathMixin):
         return self.matmul(x, True)
 
     def linear(self, weight: Self, bias: Self | None = None, dtype: DTypeLike | None = None) -> Self:
-        """self @ weight + bias; a weight of one axis multiplies elementwise."""
+        """self @ weight + bias; a weight of one axis multiplies elementwise.
+
+        >>> Tensor([[1.0, 2.0]]).linear(Tensor([[1.0], [10.0]]), Tensor([0.5])).tolist()
+        [[21.5]]
+        """
         out = self * weight if weight.ndim == 1 else self.dot(weight, dtype)
         return out if bias is None else out + bias
 
     def einsum(self, formula: str, *others: Any, dtype: DTypeLike | None = None) -> Self:
-        """Products summed as `formula` says (NumPy's notation, `...` too); this value is the first operand."""
+        """Products summed as `formula` says (NumPy's notation, `...` too); this value is the first operand.
+
+        >>> Tensor.einsum("ij,j->i", Tensor([[1, 2], [3, 4]]), Tensor([1, 10])).tolist()
+        [21, 43]
+        """
         if isinstance(self, str):  # called on the class, as other frameworks write it
             return formula.einsum(self, *others, dtype=dtype)
         operands = [self, *[self.ufix(x) for x in others]]
@@ -151,6 +166,9 @@ class ContractMixin(MathMixin):
 
         Gives (N, Cout, *out) with out = (in + padding - dilation * (kernel - 1) - 1) // stride + 1 an axis. bias:
         (Cout,).
+
+        >>> Tensor.ones(1, 1, 3, 3).conv2d(Tensor.ones(1, 1, 2, 2)).tolist()
+        [[[[4.0, 4.0], [4.0, 4.0]]]]
         """
         n = weight.ndim - 2
         if n < 1 or self.ndim != weight.ndim:
@@ -193,6 +211,9 @@ class ContractMixin(MathMixin):
         """The transpose of `conv2d` in x (N, Cin, *spatial) with weight (Cin, Cout / groups, *kernel).
 
         Gives out = (in - 1) * stride - padding + dilation * (kernel - 1) + output_padding + 1 an axis.
+
+        >>> Tensor.ones(1, 1, 2, 2).conv_transpose2d(Tensor.ones(1, 1, 2, 2)).tolist()
+        [[[[1.0, 2.0, 1.0], [2.0, 4.0, 2.0], [1.0, 2.0, 1.0]]]]
         """
         n = weight.ndim - 2
         if n < 1 or self.ndim != weight.ndim or not same(self.shape[1], weight.shape[0]) or weight.shape[0] % groups:
@@ -250,7 +271,11 @@ class ContractMixin(MathMixin):
         ceil_mode: Any = False,
         count_include_pad: Any = True,
     ) -> Self:
-        """Means over windows of the last axes (two for an int), `stride` (default: the window) apart."""
+        """Means over windows of the last axes (two for an int), `stride` (default: the window) apart.
+
+        >>> Tensor.arange(16).reshape(1, 1, 4, 4).avg_pool2d().tolist()
+        [[[[2.5, 4.5], [10.5, 12.5]]]]
+        """
         kernel, strides, dilations, pairs, extra = self._pool_setup(
             kernel_size, stride, dilation, padding, ceil_mode, "avg_pool2d"
         )
@@ -283,6 +308,9 @@ class ContractMixin(MathMixin):
         """Maxima over windows of the last axes (two for an int), `stride` (default: the window) apart.
 
         With `return_indices` also where each lies, as a flat position in the (unpadded) spatial axes.
+
+        >>> Tensor.arange(16).reshape(1, 1, 4, 4).max_pool2d().tolist()
+        [[[[5, 7], [13, 15]]]]
         """
         kernel, strides, dilations, pairs, extra = self._pool_setup(
             kernel_size, stride, dilation, padding, ceil_mode, "max_pool2d"

@@ -39,58 +39,107 @@ class ElementwiseMixin(BaseMixin):
     # --- casts by name ---
 
     def float(self) -> Self:
-        """As float32."""
+        """As float32.
+
+        >>> Tensor([1]).float().dtype
+        dtypes.float32
+        """
         return self.cast(dtypes.float32)
 
     def half(self) -> Self:
-        """As float16."""
+        """As float16.
+
+        >>> Tensor([1]).half().dtype
+        dtypes.float16
+        """
         return self.cast(dtypes.float16)
 
     def double(self) -> Self:
-        """As float64."""
+        """As float64.
+
+        >>> Tensor([1]).double().dtype
+        dtypes.float64
+        """
         return self.cast(dtypes.float64)
 
     def bfloat16(self) -> Self:
-        """As bfloat16."""
+        """As bfloat16.
+
+        >>> Tensor([1.0]).bfloat16().dtype
+        dtypes.bfloat16
+        """
         return self.cast(dtypes.bfloat16)
 
     def int(self) -> Self:
-        """As int32."""
+        """As int32.
+
+        >>> Tensor([1.9, -1.9]).int().tolist()
+        [1, -1]
+        """
         return self.cast(dtypes.int32)
 
     def long(self) -> Self:
-        """As int64."""
+        """As int64.
+
+        >>> Tensor([1]).long().dtype
+        dtypes.int64
+        """
         return self.cast(dtypes.int64)
 
     def short(self) -> Self:
-        """As int16."""
+        """As int16.
+
+        >>> Tensor([1]).short().dtype
+        dtypes.int16
+        """
         return self.cast(dtypes.int16)
 
     def bool(self) -> Self:
-        """As bool: true where the value is not zero (NaN is true)."""
+        """As bool: true where the value is not zero (NaN is true).
+
+        >>> Tensor([0.0, 2.0]).bool().tolist()
+        [False, True]
+        """
         return self.cast(dtypes.bool)
 
     # --- arithmetic ---
 
     def add(self, x: Any, reverse: Any = False) -> Self:
-        """self + x."""
+        """self + x.
+
+        >>> Tensor([1, 2]).add(10).tolist()
+        [11, 12]
+        """
         return self._binary(Ops.ADD, x, reverse)
 
     def sub(self, x: Any, reverse: Any = False) -> Self:
-        """self - x. TypeError for bools, where it has no meaning."""
+        """self - x. TypeError for bools, where it has no meaning.
+
+        >>> Tensor([5, 7]).sub(2).tolist()
+        [3, 5]
+        """
         a, b = self._matched(x, Ops.SUB)
         if a.dtype.kind == "b":
             raise TypeError("sub of two bools has no meaning; use bitwise_xor, or cast one to an integer")
         return b._alu(Ops.SUB, a) if reverse else a._alu(Ops.SUB, b)
 
     def mul(self, x: Any, reverse: Any = False) -> Self:
-        """self * x."""
+        """self * x.
+
+        >>> Tensor([1, 2]).mul(0.5).tolist()
+        [0.5, 1.0]
+        """
         return self._binary(Ops.MUL, x, reverse)
 
     def div(self, x: Any, reverse: Any = False, rounding_mode: str | None = None) -> Self:
         """self / x, in floats (integers become the default float first).
 
         `rounding_mode` "trunc" or "floor" rounds the quotient; integers then stay integers.
+
+        >>> Tensor([7, -7]).div(2).tolist()
+        [3.5, -3.5]
+        >>> Tensor([7, -7]).div(2, rounding_mode="floor").tolist()
+        [3, -4]
         """
         if rounding_mode is not None:
             if rounding_mode not in ("trunc", "floor"):
@@ -108,12 +157,20 @@ class ElementwiseMixin(BaseMixin):
         return b._alu(Ops.FDIV, a) if reverse else a._alu(Ops.FDIV, b)
 
     def floordiv(self, x: Any, reverse: Any = False) -> Self:
-        """The quotient rounded down, as `//` in Python: `(a // b) * b + a % b == a`."""
+        """The quotient rounded down, as `//` in Python: `(a // b) * b + a % b == a`.
+
+        >>> Tensor([7, -7]).floordiv(2).tolist()
+        [3, -4]
+        """
         a, b = self._matched(x, "floordiv")
         return b._floordiv(a) if reverse else a._floordiv(b)
 
     def mod(self, x: Any, reverse: Any = False) -> Self:
-        """The remainder with the sign of the divisor, as `%` in Python and NumPy."""
+        """The remainder with the sign of the divisor, as `%` in Python and NumPy.
+
+        >>> Tensor([-7, 7]).mod(3).tolist()
+        [2, 1]
+        """
         a, b = self._matched(x, "mod")
         return b._floormod(a) if reverse else a._floormod(b)
 
@@ -122,6 +179,9 @@ class ElementwiseMixin(BaseMixin):
 
         Exact for integers; for floats exact while the quotient is below 2**mantissa of the type computed in (float64
         for float32 and smaller).
+
+        >>> Tensor([-7.0, 7.0]).fmod(3).tolist()
+        [-1.0, 1.0]
         """
         a, b = self._matched(x, "fmod")
         return a._fmod(b) if a.dtype.kind == "f" else _integer(a)._alu(Ops.CMOD, _integer(b))
@@ -150,28 +210,48 @@ class ElementwiseMixin(BaseMixin):
         return (x.isfinite() & y.isinf()).where(x, r).cast(d)
 
     def neg(self) -> Self:
-        """-self. Unsigned integers wrap; bool is an error."""
+        """-self. Unsigned integers wrap; bool is an error.
+
+        >>> Tensor([1, -2]).neg().tolist()
+        [-1, 2]
+        """
         if self.dtype.kind == "b":
             raise TypeError("neg of a bool has no meaning; use logical_not")
         return self._alu(Ops.NEG)
 
     def reciprocal(self) -> Self:
-        """1 / self, in floats."""
+        """1 / self, in floats.
+
+        >>> Tensor([2, 4]).reciprocal().tolist()
+        [0.5, 0.25]
+        """
         return self._floating()._alu(Ops.RECIPROCAL)
 
     def square(self) -> Self:
-        """self * self."""
+        """self * self.
+
+        >>> Tensor([2, -3]).square().tolist()
+        [4, 9]
+        """
         return self._alu(Ops.MUL, self)
 
     def usum(self, *others: Any) -> Self:
-        """The sum of this value and `others`, elementwise."""
+        """The sum of this value and `others`, elementwise.
+
+        >>> Tensor([2]).usum(Tensor([3]), 4).tolist()
+        [9]
+        """
         out = self
         for x in others:
             out = out.add(x)
         return out
 
     def uprod(self, *others: Any) -> Self:
-        """The product of this value and `others`, elementwise."""
+        """The product of this value and `others`, elementwise.
+
+        >>> Tensor([2]).uprod(Tensor([3]), 4).tolist()
+        [24]
+        """
         out = self
         for x in others:
             out = out.mul(x)
@@ -183,6 +263,9 @@ class ElementwiseMixin(BaseMixin):
         Small whole exponents multiply; 0.5 is `sqrt`; integers stay integers and wrap, where a negative exponent
         written as a number is a ValueError and one found in a tensor gives the truncated value (0 beyond bases of 1
         and -1).
+
+        >>> Tensor([2.0, 3.0]).pow(2).tolist()
+        [4.0, 9.0]
         """
         if isinstance(x, (int, float)) and not reverse:
             return self._power_of(x)
@@ -235,11 +318,19 @@ class ElementwiseMixin(BaseMixin):
         return (exponent < 0).where(inverse, out)
 
     def maximum(self, x: Any) -> Self:
-        """The greater of both; NaN where either is NaN."""
+        """The greater of both; NaN where either is NaN.
+
+        >>> Tensor([1, 5]).maximum(3).tolist()
+        [3, 5]
+        """
         return self._binary(Ops.MAX, x)
 
     def minimum(self, x: Any) -> Self:
-        """The lesser of both; NaN where either is NaN."""
+        """The lesser of both; NaN where either is NaN.
+
+        >>> Tensor([1, 5]).minimum(3).tolist()
+        [1, 3]
+        """
         a, b = self._matched(x, "minimum")
         if isinstance(x, (int, float)) and a.dtype.kind == "f":  # stays a constant: a tie is a constant's (autograd)
             return a._mirrored()._alu(Ops.MAX, a.const_like(-x))._mirrored()
@@ -250,7 +341,11 @@ class ElementwiseMixin(BaseMixin):
         return self._alu(Ops.NEG) if self.dtype.kind == "f" else self.bitwise_not()
 
     def clamp(self, min_: Any = None, max_: Any = None, *, min: Any = None, max: Any = None) -> Self:
-        """Not below `min` and not above `max`, each a number or a tensor; at least one is given."""
+        """Not below `min` and not above `max`, each a number or a tensor; at least one is given.
+
+        >>> Tensor([-3, 0, 3]).clamp(-1, 1).tolist()
+        [-1, 0, 1]
+        """
         low, high = (min if min_ is None else min_), (max if max_ is None else max_)
         if low is None and high is None:
             raise ValueError("clamp: neither min nor max is given")
@@ -258,21 +353,37 @@ class ElementwiseMixin(BaseMixin):
         return out if high is None else out.minimum(high)
 
     def clip(self, min_: Any = None, max_: Any = None, *, min: Any = None, max: Any = None) -> Self:
-        """The same as `clamp`."""
+        """The same as `clamp`.
+
+        >>> Tensor([-3, 0, 3]).clip(max=1).tolist()
+        [-3, 0, 1]
+        """
         return self.clamp(min_, max_, min=min, max=max)
 
     # --- bits ---
 
     def bitwise_and(self, x: Any, reverse: Any = False) -> Self:
-        """self & x, for integers and bool."""
+        """self & x, for integers and bool.
+
+        >>> Tensor([6, 5]).bitwise_and(3).tolist()
+        [2, 1]
+        """
         return self._bits(Ops.AND, x)
 
     def bitwise_or(self, x: Any, reverse: Any = False) -> Self:
-        """self | x, for integers and bool."""
+        """self | x, for integers and bool.
+
+        >>> Tensor([6, 5]).bitwise_or(3).tolist()
+        [7, 7]
+        """
         return self._bits(Ops.OR, x)
 
     def bitwise_xor(self, x: Any, reverse: Any = False) -> Self:
-        """self ^ x, for integers and bool."""
+        """self ^ x, for integers and bool.
+
+        >>> Tensor([6, 5]).bitwise_xor(3).tolist()
+        [5, 6]
+        """
         return self._bits(Ops.XOR, x)
 
     def _bits(self, op: Ops, x: Any) -> Self:
@@ -284,24 +395,40 @@ class ElementwiseMixin(BaseMixin):
         return a._alu(op, b)
 
     def bitwise_not(self) -> Self:
-        """~self, for integers and bool."""
+        """~self, for integers and bool.
+
+        >>> Tensor([0, 5]).bitwise_not().tolist()
+        [-1, -6]
+        """
         if self.dtype.kind == "f":
             raise TypeError(f"bitwise_not needs integers or bools, not {self.dtype.name}")
         return self.logical_not() if self.dtype.kind == "b" else self._alu(Ops.XOR, self.const_like(-1))
 
     def logical_not(self) -> Self:
-        """True where the value is zero (or False)."""
+        """True where the value is zero (or False).
+
+        >>> Tensor([0, 3]).logical_not().tolist()
+        [True, False]
+        """
         if self.dtype.kind != "b":
             return self.eq(0)
         return self._alu(Ops.CMPNE, self._const(dtypes.bool, True))
 
     def lshift(self, x: Any, reverse: Any = False) -> Self:
-        """self << x, for integers. A count of at least the width gives 0."""
+        """self << x, for integers. A count of at least the width gives 0.
+
+        >>> Tensor([1, 3]).lshift(2).tolist()
+        [4, 12]
+        """
         return self._shift(Ops.SHL, x, reverse)
 
     def rshift(self, x: Any, reverse: Any = False) -> Self:
         """self >> x, for integers; signed values keep their sign. A count of at least the width shifts everything
-        out."""
+        out.
+
+        >>> Tensor([8, 12]).rshift(2).tolist()
+        [2, 3]
+        """
         return self._shift(Ops.SHR, x, reverse)
 
     def _shift(self, op: Ops, x: Any, reverse: Any) -> Self:
@@ -336,11 +463,19 @@ class ElementwiseMixin(BaseMixin):
         return self._binary(op, x, reverse)
 
     def eq(self, x: Any) -> Self:
-        """self == x, elementwise."""
+        """self == x, elementwise.
+
+        >>> Tensor([1, 2]).eq(2).tolist()
+        [False, True]
+        """
         return self._compare(Ops.CMPEQ, x)
 
     def ne(self, x: Any) -> Self:
-        """self != x, elementwise."""
+        """self != x, elementwise.
+
+        >>> Tensor([1, 2]).ne(2).tolist()
+        [True, False]
+        """
         return self._compare(Ops.CMPNE, x)
 
     @_operator
@@ -366,11 +501,19 @@ class ElementwiseMixin(BaseMixin):
         return self._compare(Ops.CMPLT, x, not reverse).logical_not()
 
     def isnan(self) -> Self:
-        """True where the value is NaN."""
+        """True where the value is NaN.
+
+        >>> Tensor([1.0, float("nan")]).isnan().tolist()
+        [False, True]
+        """
         return self._alu(Ops.CMPNE, self)
 
     def isinf(self, detect_positive: Any = True, detect_negative: Any = True) -> Self:
-        """True where the value is an infinity (of the signs asked for)."""
+        """True where the value is an infinity (of the signs asked for).
+
+        >>> Tensor([1.0, float("inf")]).isinf().tolist()
+        [False, True]
+        """
         if self.dtype.kind != "f":
             return self.ne(self)
         up, down = self.eq(math.inf), self.eq(-math.inf)
@@ -385,11 +528,19 @@ class ElementwiseMixin(BaseMixin):
         )
 
     def isfinite(self) -> Self:
-        """True where the value is neither NaN nor an infinity."""
+        """True where the value is neither NaN nor an infinity.
+
+        >>> Tensor([1.0, float("inf")]).isfinite().tolist()
+        [True, False]
+        """
         return self.eq(self) if self.dtype.kind != "f" else self.abs() < math.inf
 
     def isclose(self, other: Any, rtol: Any = 1e-5, atol: Any = 1e-8, equal_nan: Any = False) -> Self:
-        """|self - other| <= atol + rtol * |other|, elementwise; equal infinities are close, NaN only on request."""
+        """|self - other| <= atol + rtol * |other|, elementwise; equal infinities are close, NaN only on request.
+
+        >>> Tensor([1.0, 2.0]).isclose(Tensor([1.000001, 2.1])).tolist()
+        [True, False]
+        """
         a, b = self._matched(other, "isclose")
         if a.dtype.kind == "b":
             return a.eq(b)
@@ -398,7 +549,11 @@ class ElementwiseMixin(BaseMixin):
         return out | (a.isnan() & b.isnan()) if equal_nan else out
 
     def where(self, x: Any, y: Any) -> Self:
-        """x where this condition holds, y elsewhere; the three broadcast. The condition is bool (else: not zero)."""
+        """x where this condition holds, y elsewhere; the three broadcast. The condition is bool (else: not zero).
+
+        >>> Tensor([True, False]).where(1, Tensor([5, 6])).tolist()
+        [1, 6]
+        """
         cond = self if self.dtype.kind == "b" else self.ne(0)
         cls = self.__class__
         scalars = (bool, int, float)
@@ -421,18 +576,30 @@ class ElementwiseMixin(BaseMixin):
     # --- rounding and sign ---
 
     def trunc(self) -> Self:
-        """Rounded towards zero; integers as they are."""
+        """Rounded towards zero; integers as they are.
+
+        >>> Tensor([-1.5, 1.2]).trunc().tolist()
+        [-1.0, 1.0]
+        """
         return self._alu(Ops.TRUNC) if self.dtype.kind == "f" else self
 
     def floor(self) -> Self:
-        """Rounded down; integers as they are."""
+        """Rounded down; integers as they are.
+
+        >>> Tensor([-1.5, 1.2]).floor().tolist()
+        [-2.0, 1.0]
+        """
         if self.dtype.kind != "f":
             return self
         t = self._alu(Ops.TRUNC)
         return (self < t).where(t - 1.0, t)
 
     def ceil(self) -> Self:
-        """Rounded up; integers as they are."""
+        """Rounded up; integers as they are.
+
+        >>> Tensor([-1.5, 1.2]).ceil().tolist()
+        [-1.0, 2.0]
+        """
         if self.dtype.kind != "f":
             return self
         t = self._alu(Ops.TRUNC)
@@ -440,7 +607,11 @@ class ElementwiseMixin(BaseMixin):
 
     def round(self, decimals: Any = 0) -> Self:
         """Rounded to the nearest integer, halves to the even one; integers as they are. `decimals`: to so many digits
-        after the point (before it where negative), as NumPy: of the product with a power of ten."""
+        after the point (before it where negative), as NumPy: of the product with a power of ten.
+
+        >>> Tensor([0.5, 1.5, -2.6]).round().tolist()
+        [0.0, 2.0, -3.0]
+        """
         if self.dtype.kind != "f":
             if decimals < 0:
                 raise TypeError(f"round: integers have no {decimals} decimals here; cast to a float first")
@@ -455,18 +626,30 @@ class ElementwiseMixin(BaseMixin):
         return ((rest > 0.5) | (rest.eq(0.5) & odd)).where(away, t)
 
     def abs(self) -> Self:
-        """The absolute value. The least signed integer has none and stays."""
+        """The absolute value. The least signed integer has none and stays.
+
+        >>> Tensor([-1.5, 2.0]).abs().tolist()
+        [1.5, 2.0]
+        """
         return self if self.dtype.kind in "ub" else self._alu(Ops.MAX, self._alu(Ops.NEG))
 
     def sign(self) -> Self:
-        """-1, 0 or 1 by the sign; NaN stays NaN."""
+        """-1, 0 or 1 by the sign; NaN stays NaN.
+
+        >>> Tensor([-3.0, 0.0, 2.0]).sign().tolist()
+        [-1.0, 0.0, 1.0]
+        """
         if self.dtype.kind in "ub":
             return self.ne(0).cast(self.dtype)
         zero = self.detach() + 0.0 if self.dtype.kind == "f" else self.const_like(0)  # NaN, or 0 without its sign
         return (self > 0).where(self.const_like(1), (self < 0).where(self.const_like(-1), zero))
 
     def signbit(self) -> Self:
-        """True for negative values, -0.0 and NaN with the sign set included."""
+        """True for negative values, -0.0 and NaN with the sign set included.
+
+        >>> Tensor([-0.0, 1.0]).signbit().tolist()
+        [True, False]
+        """
         if self.dtype.kind != "f":
             return self < 0
         return (
@@ -474,16 +657,28 @@ class ElementwiseMixin(BaseMixin):
         )
 
     def copysign(self, other: Any) -> Self:
-        """The magnitude of this value with the sign of `other`, signs of zero and NaN included."""
+        """The magnitude of this value with the sign of `other`, signs of zero and NaN included.
+
+        >>> Tensor([1.0, -2.0]).copysign(Tensor([-1.0, 1.0])).tolist()
+        [-1.0, 2.0]
+        """
         a, b = self._floating()._matched(other, "copysign")
         return b.signbit().ne(a.signbit()).where(-a, a)
 
     def lerp(self, end: Any, weight: Any) -> Self:
-        """self + (end - self) * weight."""
+        """self + (end - self) * weight.
+
+        >>> Tensor([0.0, 10.0]).lerp(Tensor([4.0, 20.0]), 0.5).tolist()
+        [2.0, 15.0]
+        """
         return self + (self._matched(end, "lerp")[1] - self) * weight
 
     def const_like(self, value: Any) -> Self:
-        """A scalar constant of this dtype; it broadcasts against anything."""
+        """A scalar constant of this dtype; it broadcasts against anything.
+
+        >>> Tensor([1.0, 2.0]).const_like(3).item()
+        3.0
+        """
         return self._const(self.dtype, value)
 
     # --- operators ---

@@ -37,39 +37,71 @@ class MathMixin(ReduceMixin):
     # --- powers, exponentials and logarithms ---
 
     def sqrt(self) -> Self:
-        """The square root; NaN below zero."""
+        """The square root; NaN below zero.
+
+        >>> Tensor([4, 9]).sqrt().tolist()
+        [2.0, 3.0]
+        """
         return self._floating()._alu(Ops.SQRT)
 
     def rsqrt(self) -> Self:
-        """1 / sqrt(self)."""
+        """1 / sqrt(self).
+
+        >>> Tensor([4.0, 16.0]).rsqrt().tolist()
+        [0.5, 0.25]
+        """
         return self.sqrt()._alu(Ops.RECIPROCAL)
 
     def exp2(self) -> Self:
-        """2 ** self."""
+        """2 ** self.
+
+        >>> Tensor([3, -1]).exp2().tolist()
+        [8.0, 0.5]
+        """
         return self._floating()._alu(Ops.EXP2)
 
     def log2(self) -> Self:
-        """The logarithm to base 2."""
+        """The logarithm to base 2.
+
+        >>> Tensor([8, 0.5]).log2().tolist()
+        [3.0, -1.0]
+        """
         return self._floating()._alu(Ops.LOG2)
 
     @_in_wide_float
     def exp(self) -> Self:
-        """e ** self, as 2 ** (self * log2(e))."""
+        """e ** self, as 2 ** (self * log2(e)).
+
+        >>> round(Tensor(1).exp().item(), 4)
+        2.7183
+        """
         return self._alu(Ops.MUL, self.const_like(1 / math.log(2)))._alu(Ops.EXP2)
 
     @_in_wide_float
     def log(self) -> Self:
-        """The natural logarithm."""
+        """The natural logarithm.
+
+        >>> Tensor([1.0]).log().tolist()
+        [0.0]
+        """
         return self._alu(Ops.LOG2)._alu(Ops.MUL, self.const_like(math.log(2)))
 
     @_in_wide_float
     def log10(self) -> Self:
-        """The logarithm to base 10."""
+        """The logarithm to base 10.
+
+        >>> round(Tensor(1000.0).log10().item(), 4)
+        3.0
+        """
         return self._alu(Ops.LOG2)._alu(Ops.MUL, self.const_like(math.log10(2)))
 
     @_in_wide_float
     def expm1(self) -> Self:
-        """exp(self) - 1 without cancellation: its Taylor series near zero, the difference elsewhere."""
+        """exp(self) - 1 without cancellation: its Taylor series near zero, the difference elsewhere.
+
+        >>> round(Tensor(1e-6).expm1().item(), 10)
+        1e-06
+        """
         terms = 15 if self.dtype is dtypes.float64 else 9
         small = self.abs() < 0.4
         x = small.where(self, self.const_like(0))
@@ -82,6 +114,9 @@ class MathMixin(ReduceMixin):
 
         With u = 1 + x rounded, log(u) * x / (u - 1) makes good for the rounding (Goldberg, "What Every Computer
         Scientist Should Know About Floating-Point Arithmetic", theorem 4).
+
+        >>> round(Tensor(1e-6).log1p().item(), 10)
+        1e-06
         """
         u = self + 1.0
         plain = u.eq(1) | u.eq(0) | u.isfinite().logical_not()
@@ -90,7 +125,11 @@ class MathMixin(ReduceMixin):
 
     @_in_wide_float
     def logaddexp(self, other: Any) -> Self:
-        """log(exp(self) + exp(other)), without overflow."""
+        """log(exp(self) + exp(other)), without overflow.
+
+        >>> round(Tensor(1000.0).logaddexp(1000.0).item(), 2)
+        1000.69
+        """
         a, b = self._matched(other, "logaddexp")
         top = a.maximum(b)
         gap = a.eq(b).where(a.const_like(0), (a - b).abs())
@@ -99,13 +138,21 @@ class MathMixin(ReduceMixin):
     # --- trigonometry ---
 
     def sin(self) -> Self:
-        """The sine of radians."""
+        """The sine of radians.
+
+        >>> Tensor([0.0]).sin().tolist()
+        [0.0]
+        """
         return self._floating()._alu(Ops.SIN)
 
     @_in_wide_float
     def cos(self) -> Self:
         """The cosine of radians: sin(pi/2 - |x|) near the first zeros, 1 - 2 sin(x/2)**2 elsewhere; one sine is
-        computed."""
+        computed.
+
+        >>> Tensor([0.0]).cos().tolist()
+        [1.0]
+        """
         r = self.abs()
         near = (r > 1.0) & (r < 2.2)
         high = math.pi / 2 if self.dtype is dtypes.float64 else 1.57079637050628662109375  # pi/2 rounded to float32
@@ -115,7 +162,11 @@ class MathMixin(ReduceMixin):
 
     @_in_wide_float
     def tan(self) -> Self:
-        """The tangent of radians."""
+        """The tangent of radians.
+
+        >>> round(Tensor(1.0).tan().item(), 4)
+        1.5574
+        """
         return self.sin() / self.cos()
 
     @_in_wide_float
@@ -124,6 +175,9 @@ class MathMixin(ReduceMixin):
 
         atan(x) = pi/2 - atan(1/x) beyond 1, then twice atan(x) = 2 atan(x / (1 + sqrt(1 + x*x))), then Taylor's
         series, whose terms fall below rounding for |x| < tan(pi/16).
+
+        >>> round(Tensor(1.0).atan().item(), 4)
+        0.7854
         """
         r = self._magnitude()
         big = r > 1.0
@@ -139,13 +193,21 @@ class MathMixin(ReduceMixin):
 
     @_in_wide_float
     def asin(self) -> Self:
-        """The angle in -pi/2..pi/2 whose sine this is; NaN beyond 1, where the derivative is infinite."""
+        """The angle in -pi/2..pi/2 whose sine this is; NaN beyond 1, where the derivative is infinite.
+
+        >>> round(Tensor(0.5).asin().item(), 4)
+        0.5236
+        """
         outer, angle = self._half_angle()
         return outer.where(math.pi / 2 - angle * 2.0, angle).copysign(self)
 
     @_in_wide_float
     def acos(self) -> Self:
-        """The angle in 0..pi whose cosine this is; NaN beyond 1."""
+        """The angle in 0..pi whose cosine this is; NaN beyond 1.
+
+        >>> round(Tensor(0.5).acos().item(), 4)
+        1.0472
+        """
         outer, angle = self._half_angle()
         twice = angle * 2.0
         return outer.where((self < 0).where(math.pi - twice, twice), math.pi / 2 - angle.copysign(self))
@@ -162,7 +224,11 @@ class MathMixin(ReduceMixin):
 
     @_in_wide_float
     def sinh(self) -> Self:
-        """The hyperbolic sine: a fit of our own up to 1, (exp(|x|) - exp(-|x|)) / 2 beyond."""
+        """The hyperbolic sine: a fit of our own up to 1, (exp(|x|) - exp(-|x|)) / 2 beyond.
+
+        >>> round(Tensor(1.0).sinh().item(), 4)
+        1.1752
+        """
         r = self._magnitude()
         inner = r < 1.0
         x = inner.where(r, r.const_like(0))
@@ -173,7 +239,11 @@ class MathMixin(ReduceMixin):
     @_in_wide_float
     def cosh(self) -> Self:
         """The hyperbolic cosine: a fit of our own up to 1, whose derivative does not cancel, (exp(|x|) + exp(-|x|)) / 2
-        beyond."""
+        beyond.
+
+        >>> Tensor([0.0]).cosh().tolist()
+        [1.0]
+        """
         r = self.abs()
         inner = r < 1.0
         x = inner.where(self, self.const_like(0))
@@ -188,13 +258,21 @@ class MathMixin(ReduceMixin):
 
     @_in_wide_float
     def tanh(self) -> Self:
-        """The hyperbolic tangent: with m = exp(-2|x|) - 1, -m / (m + 2) with the sign of x."""
+        """The hyperbolic tangent: with m = exp(-2|x|) - 1, -m / (m + 2) with the sign of x.
+
+        >>> round(Tensor(1.0).tanh().item(), 4)
+        0.7616
+        """
         m = (self._magnitude() * -2.0).expm1()
         return (m / (m + 2.0)).neg().copysign(self)
 
     @_in_wide_float
     def asinh(self) -> Self:
-        """The inverse of `sinh`: log1p(r + r*r / (1 + sqrt(1 + r*r))) for r = |x|."""
+        """The inverse of `sinh`: log1p(r + r*r / (1 + sqrt(1 + r*r))) for r = |x|.
+
+        >>> round(Tensor(1.0).asinh().item(), 4)
+        0.8814
+        """
         r = self._magnitude()
         large = r > 1e15 if self.dtype is dtypes.float64 else r > 1e7
         s = large.where(r.const_like(1), r)
@@ -203,7 +281,11 @@ class MathMixin(ReduceMixin):
 
     @_in_wide_float
     def acosh(self) -> Self:
-        """The inverse of `cosh` for values from 1; NaN below: log1p(t + sqrt(t) * sqrt(2 + t)) for t = x - 1."""
+        """The inverse of `cosh` for values from 1; NaN below: log1p(t + sqrt(t) * sqrt(2 + t)) for t = x - 1.
+
+        >>> Tensor([1.0]).acosh().tolist()
+        [0.0]
+        """
         t = self - 1.0
         large = t > 1e15 if self.dtype is dtypes.float64 else t > 1e7
         s = large.where(t.const_like(1), t)
@@ -213,7 +295,11 @@ class MathMixin(ReduceMixin):
 
     @_in_wide_float
     def atanh(self) -> Self:
-        """The inverse of `tanh`; infinite at 1, NaN beyond: (log1p(x) - log1p(-x)) / 2."""
+        """The inverse of `tanh`; infinite at 1, NaN beyond: (log1p(x) - log1p(-x)) / 2.
+
+        >>> round(Tensor(0.5).atanh().item(), 4)
+        0.5493
+        """
         return (self.log1p() - self.neg().log1p()) * 0.5
 
     @_in_wide_float
@@ -221,6 +307,9 @@ class MathMixin(ReduceMixin):
         """The error function, from fits of our own (`aril/mixin/fits.py`): x P(x*x) up to 1, 1 - exp(-x*x) Q(t) beyond.
 
         Within 4 ulp of float32, 1e-15 of float64.
+
+        >>> round(Tensor(1.0).erf().item(), 4)
+        0.8427
         """
         inner, near, tail = self._magnitude()._erf_parts()
         return inner.where(near, 1.0 - tail).copysign(self)
@@ -243,28 +332,48 @@ class MathMixin(ReduceMixin):
     # --- activations ---
 
     def relu(self) -> Self:
-        """max(x, 0), NaN staying NaN; the gradient at 0 is 0."""
+        """max(x, 0), NaN staying NaN; the gradient at 0 is 0.
+
+        >>> Tensor([-2.0, 2.0]).relu().tolist()
+        [0.0, 2.0]
+        """
         return self._alu(Ops.MAX, self.const_like(0))
 
     def relu6(self) -> Self:
-        """min(max(x, 0), 6)."""
+        """min(max(x, 0), 6).
+
+        >>> Tensor([-2.0, 2.0, 9.0]).relu6().tolist()
+        [0.0, 2.0, 6.0]
+        """
         return self.relu().minimum(6.0)
 
     @_in_wide_float
     def sigmoid(self) -> Self:
-        """1 / (1 + exp(-x)), from exp(-|x|) so that nothing overflows."""
+        """1 / (1 + exp(-x)), from exp(-|x|) so that nothing overflows.
+
+        >>> Tensor([0.0]).sigmoid().tolist()
+        [0.5]
+        """
         t = (self < 0).where(self, self.neg()).exp()  # not abs, which is flat at 0 where sigmoid is not
         r = (t + 1.0).reciprocal()
         return (self < 0).where(t * r, r)
 
     @_in_wide_float
     def logsigmoid(self) -> Self:
-        """log(sigmoid(x))."""
+        """log(sigmoid(x)).
+
+        >>> round(Tensor(0.0).logsigmoid().item(), 4)
+        -0.6931
+        """
         return self.neg().softplus().neg()
 
     @_in_wide_float
     def silu(self) -> Self:
-        """x * sigmoid(x) (Elfwing et al. 2017)."""
+        """x * sigmoid(x) (Elfwing et al. 2017).
+
+        >>> round(Tensor(1.0).silu().item(), 4)
+        0.7311
+        """
         return self._gated(1.0)
 
     def _gated(self, scale: float) -> Self:
@@ -280,12 +389,20 @@ class MathMixin(ReduceMixin):
         return r.minimum(2048.0 if self.dtype is dtypes.float64 else 256.0)
 
     def swish(self) -> Self:
-        """The same as `silu`."""
+        """The same as `silu`.
+
+        >>> round(Tensor(1.0).swish().item(), 4)
+        0.7311
+        """
         return self.silu()
 
     @_in_wide_float
     def gelu(self, approximate: str = "none") -> Self:
-        """x times the normal distribution function (Hendrycks and Gimpel 2016); "tanh" uses their approximation."""
+        """x times the normal distribution function (Hendrycks and Gimpel 2016); "tanh" uses their approximation.
+
+        >>> round(Tensor(1.0).gelu().item(), 4)
+        0.8413
+        """
         if approximate not in ("none", "tanh"):
             raise ValueError(f"gelu: approximate is 'none' or 'tanh', not {approximate!r}")
         q = self._distance()
@@ -297,19 +414,31 @@ class MathMixin(ReduceMixin):
 
     @_in_wide_float
     def quick_gelu(self) -> Self:
-        """x * sigmoid(1.702 x)."""
+        """x * sigmoid(1.702 x).
+
+        >>> round(Tensor(1.0).quick_gelu().item(), 4)
+        0.8458
+        """
         return self._gated(1.702)
 
     @_in_wide_float
     def softplus(self, beta: Any = 1.0) -> Self:
-        """log(1 + exp(beta * x)) / beta."""
+        """log(1 + exp(beta * x)) / beta.
+
+        >>> round(Tensor(0.0).softplus().item(), 4)
+        0.6931
+        """
         x = self * beta
         below = (x > 0).where(x.neg(), x)  # -|x|, with the derivative at 0 that maximum leaves out
         return (x.maximum(0.0) + below.exp().log1p()) / beta
 
     @_in_wide_float
     def mish(self) -> Self:
-        """x * tanh(softplus(x)) (Misra 2019), whose gate is a quotient of polynomials in exp(-|x|)."""
+        """x * tanh(softplus(x)) (Misra 2019), whose gate is a quotient of polynomials in exp(-|x|).
+
+        >>> round(Tensor(1.0).mish().item(), 4)
+        0.8651
+        """
         q = self._distance()
         t = q.neg().exp()
         square, positive = t * t, self > 0
@@ -319,39 +448,71 @@ class MathMixin(ReduceMixin):
 
     @_in_wide_float
     def elu(self, alpha: Any = 1.0) -> Self:
-        """x above 0, alpha * (exp(x) - 1) below (Clevert et al. 2015)."""
+        """x above 0, alpha * (exp(x) - 1) below (Clevert et al. 2015).
+
+        >>> round(Tensor(-1.0).elu().item(), 4)
+        -0.6321
+        """
         return (self > 0).where(self, (self > 0).where(0.0, self).expm1() * alpha)
 
     @_in_wide_float
     def celu(self, alpha: Any = 1.0) -> Self:
-        """max(x, 0) + min(alpha * (exp(x / alpha) - 1), 0)."""
+        """max(x, 0) + min(alpha * (exp(x / alpha) - 1), 0).
+
+        >>> round(Tensor(-1.0).celu().item(), 4)
+        -0.6321
+        """
         return (self > 0).where(self, ((self > 0).where(0.0, self) / alpha).expm1() * alpha)
 
     @_in_wide_float
     def selu(self, alpha: Any = 1.6732632423543772, gamma: Any = 1.0507009873554805) -> Self:
-        """gamma * elu(x, alpha) (Klambauer et al. 2017)."""
+        """gamma * elu(x, alpha) (Klambauer et al. 2017).
+
+        >>> round(Tensor(1.0).selu().item(), 4)
+        1.0507
+        """
         return self.elu(alpha) * gamma
 
     def leaky_relu(self, neg_slope: Any = 0.01) -> Self:
-        """x above 0, neg_slope * x elsewhere, the gradient at 0 too."""
+        """x above 0, neg_slope * x elsewhere, the gradient at 0 too.
+
+        >>> Tensor([-2.0, 2.0]).leaky_relu(0.5).tolist()
+        [-1.0, 2.0]
+        """
         return (self > 0).where(self, self * neg_slope)
 
     def hardsigmoid(self, alpha: Any = 1 / 6, beta: Any = 0.5) -> Self:
-        """alpha * x + beta, kept within 0 and 1."""
+        """alpha * x + beta, kept within 0 and 1.
+
+        >>> Tensor([-4.0, 0.0, 4.0]).hardsigmoid().tolist()
+        [0.0, 0.5, 1.0]
+        """
         return (self * alpha + beta).clamp(0.0, 1.0)
 
     @_in_wide_float
     def hardswish(self) -> Self:
-        """x * relu6(x + 3) / 6 (Howard et al. 2019)."""
+        """x * relu6(x + 3) / 6 (Howard et al. 2019).
+
+        >>> Tensor([-1.5, 0.0, 4.0]).hardswish().tolist()
+        [-0.375, 0.0, 4.0]
+        """
         return self.maximum(-3.0) * ((self + 3.0).relu6() * (1 / 6))
 
     def hardtanh(self, min_val: Any = -1.0, max_val: Any = 1.0) -> Self:
-        """x kept within `min_val` and `max_val`."""
+        """x kept within `min_val` and `max_val`.
+
+        >>> Tensor([-4.0, 0.5, 4.0]).hardtanh().tolist()
+        [-1.0, 0.5, 1.0]
+        """
         return self.clamp(min_val, max_val)
 
     @_in_wide_float
     def softsign(self) -> Self:
-        """x / (1 + |x|); from 1 on as 1 - 1 / (1 + |x|), whose derivative does not cancel."""
+        """x / (1 + |x|); from 1 on as 1 - 1 / (1 + |x|), whose derivative does not cancel.
+
+        >>> Tensor([-1.0, 3.0]).softsign().tolist()
+        [-0.5, 0.75]
+        """
         r = self._magnitude()
         inner, q = r < 1.0, (r + 1.0).reciprocal()
         return inner.where(inner.where(r, r.const_like(0)) * q, 1.0 - q).copysign(self)

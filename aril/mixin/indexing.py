@@ -23,11 +23,19 @@ class IndexingMixin(ResizeMixin):
     # --- masks ---
 
     def tril(self, diagonal: int = 0) -> Self:
-        """The lower triangles of matrices (.., m, n), up to `diagonal` above the main one; zeros elsewhere."""
+        """The lower triangles of matrices (.., m, n), up to `diagonal` above the main one; zeros elsewhere.
+
+        >>> Tensor([[1, 2], [3, 4]]).tril().tolist()
+        [[1, 0], [3, 4]]
+        """
         return self._triangle(diagonal, lower=True)
 
     def triu(self, diagonal: int = 0) -> Self:
-        """The upper triangles of matrices (.., m, n), from `diagonal` above the main one; zeros elsewhere."""
+        """The upper triangles of matrices (.., m, n), from `diagonal` above the main one; zeros elsewhere.
+
+        >>> Tensor([[1, 2], [3, 4]]).triu().tolist()
+        [[1, 2], [0, 4]]
+        """
         return self._triangle(diagonal, lower=False)
 
     def _triangle(self, diagonal: int, lower: bool) -> Self:
@@ -39,7 +47,11 @@ class IndexingMixin(ResizeMixin):
         return keep.where(self, self.const_like(0))
 
     def masked_fill(self, mask: Any, value: Any) -> Self:
-        """`value` where the mask holds, this value elsewhere."""
+        """`value` where the mask holds, this value elsewhere.
+
+        >>> Tensor([1, 2, 3]).masked_fill(Tensor([True, False, True]), 9).tolist()
+        [9, 2, 9]
+        """
         return self.ufix(mask).where(value, self)
 
     # --- by position ---
@@ -64,7 +76,11 @@ class IndexingMixin(ResizeMixin):
 
     def gather(self, dim: int, index: Self) -> Self:
         """out[.., i, ..] = x[.., index[.., i, ..], ..] along `dim`; the other axes of `index` are at most as long as
-        here."""
+        here.
+
+        >>> Tensor([[1, 2], [3, 4]]).gather(1, Tensor([[1], [0]])).tolist()
+        [[2], [3]]
+        """
         d = self._axis(dim, "gather")
         if index.ndim != self.ndim or any(
             isinstance(a, int) and isinstance(b, int) and a > b

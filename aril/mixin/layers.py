@@ -19,7 +19,11 @@ class LayersMixin(OrderMixin):
     __slots__ = ()
 
     def sequential(self, layers: Iterable[Callable[[Any], Any]]) -> Any:
-        """This value through `layers`, one after the other."""
+        """This value through `layers`, one after the other.
+
+        >>> Tensor([-1.0, 2.0]).sequential([Tensor.relu, lambda x: x * 10]).tolist()
+        [0.0, 20.0]
+        """
         out: Any = self
         for layer in layers:
             out = layer(out)
@@ -28,14 +32,22 @@ class LayersMixin(OrderMixin):
     # --- normalisation ---
 
     def layernorm(self, axis: Any = -1, eps: float = 1e-5) -> Self:
-        """(x - mean) / sqrt(variance + eps) over `axis` (Ba et al. 2016)."""
+        """(x - mean) / sqrt(variance + eps) over `axis` (Ba et al. 2016).
+
+        >>> [round(v, 3) for v in Tensor([1.0, 3.0]).layernorm().tolist()]
+        [-1.0, 1.0]
+        """
         x = self._floating()
         wide = x._wide()
         centred = wide - wide.mean(axis, True)
         return (centred * (centred.square().mean(axis, True) + eps).rsqrt()).cast(x.dtype)
 
     def batchnorm(self, weight: Self | None, bias: Self | None, mean: Self, invstd: Self, axis: Any = 1) -> Self:
-        """(x - mean) * invstd * weight + bias, all of the shape of `axis` (one axis, or several)."""
+        """(x - mean) * invstd * weight + bias, all of the shape of `axis` (one axis, or several).
+
+        >>> Tensor([[1.0], [3.0]]).batchnorm(None, None, Tensor([2.0]), Tensor([0.5])).tolist()
+        [[-0.5], [0.5]]
+        """
         axes = self._axes(axis, "batchnorm")
         shape = tuple([d if i in axes else 1 for i, d in enumerate(self.shape)])
         x = self - mean.reshape(shape)
@@ -45,7 +57,11 @@ class LayersMixin(OrderMixin):
         return out if bias is None else out + bias.reshape(shape)
 
     def normalize(self, p: float = 2.0, axis: Any = 1, eps: float = 1e-12) -> Self:
-        """x divided by its p-norm over `axis` (by `eps` where the norm is smaller)."""
+        """x divided by its p-norm over `axis` (by `eps` where the norm is smaller).
+
+        >>> [round(v, 4) for v in Tensor([[3.0, 4.0]]).normalize().flatten().tolist()]
+        [0.6, 0.8]
+        """
         x = self._floating()
         size = x.abs() if p != 2 else x
         norm = (size.square() if p == 2 else size.pow(p)).sum(axis, True)
@@ -59,12 +75,20 @@ class LayersMixin(OrderMixin):
         return self if reduction == "none" else self.sum() if reduction == "sum" else self.mean()
 
     def binary_crossentropy(self, Y: Self, reduction: str = "mean") -> Self:
-        """-(y log p + (1 - y) log(1 - p)) of probabilities p (this value) and targets of the same shape."""
+        """-(y log p + (1 - y) log(1 - p)) of probabilities p (this value) and targets of the same shape.
+
+        >>> round(Tensor([0.5]).binary_crossentropy(Tensor([1.0])).item(), 4)
+        0.6931
+        """
         out = (Y * self.log() + (1 - Y) * (1 - self).log()).neg()
         return out._loss_result(reduction, "binary_crossentropy")
 
     def binary_crossentropy_logits(self, Y: Self, reduction: str = "mean", pos_weight: Self | None = None) -> Self:
-        """`binary_crossentropy` of sigmoid(x), without overflow: max(x, 0) - x y + log(1 + exp(-|x|))."""
+        """`binary_crossentropy` of sigmoid(x), without overflow: max(x, 0) - x y + log(1 + exp(-|x|)).
+
+        >>> round(Tensor([0.0]).binary_crossentropy_logits(Tensor([1.0])).item(), 4)
+        0.6931
+        """
         tail = self.abs().neg().exp().log1p()
         if pos_weight is None:
             out = self.maximum(0) - self * Y + tail
@@ -77,6 +101,9 @@ class LayersMixin(OrderMixin):
         """-sum(y log softmax(x)) over the classes on `axis` (1; 0 of a vector).
 
         Y: class numbers, of the shape without that axis, or probabilities of the same shape.
+
+        >>> round(Tensor([[0.0, 0.0]]).cross_entropy(Tensor([1])).item(), 4)
+        0.6931
         """
         if not 0.0 <= label_smoothing <= 1.0:
             raise ValueError(f"cross_entropy: label_smoothing lies within 0 and 1, not {label_smoothing}")
@@ -101,7 +128,11 @@ class LayersMixin(OrderMixin):
         self, Y: Self, ignore_index: int = -1, label_smoothing: float = 0.0, reduction: str = "mean"
     ) -> Self:
         """Cross-entropy of logits (.., classes) and class numbers (..); targets equal to `ignore_index` do not
-        count."""
+        count.
+
+        >>> round(Tensor([[0.0, 0.0]]).sparse_categorical_crossentropy(Tensor([1])).item(), 4)
+        0.6931
+        """
         if self.shape[:-1] != Y.shape:
             raise ValueError(f"sparse_categorical_crossentropy: logits {self.shape} do not fit class numbers {Y.shape}")
         logs = self.log_softmax(-1)
@@ -120,6 +151,9 @@ class LayersMixin(OrderMixin):
         """The negative log-likelihood of log-probabilities (N, classes, ..) and class numbers (N, ..).
 
         `weight` (classes,) weighs each class, also in the mean; targets equal to `ignore_index` do not count.
+
+        >>> Tensor([[-0.5, -1.5]]).nll_loss(Tensor([1])).item()
+        1.5
         """
         if self.ndim < 2 or (self.shape[0], *self.shape[2:]) != Y.shape:
             raise ValueError(f"nll_loss: log-probabilities {self.shape} do not fit class numbers {Y.shape}")
@@ -146,6 +180,10 @@ class LayersMixin(OrderMixin):
         """The inverse of `max_pool2d` with its indices (N, C, *out): values back in their places, zeros elsewhere.
 
         Of several values for one place (windows that overlap) the last stays.
+
+        >>> x = Tensor([[[[1.0, 5.0], [2.0, 3.0]]]])
+        >>> x.max_unpool2d(Tensor([[[[0, 3], [8, 10]]]])).flatten().tolist()
+        [1.0, 0.0, 0.0, 5.0, 0.0, 0.0, 0.0, 0.0, 2.0, 0.0, 3.0, 0.0, 0.0, 0.0, 0.0, 0.0]
         """
         n = self.ndim - 2
         kernel, strides, dilations, pairs, _ = self._pool_setup(
@@ -178,6 +216,10 @@ class LayersMixin(OrderMixin):
 
         `attn_mask` is bool (False: not seen) or is added; `is_causal` lets row i see columns up to i; `enable_gqa`
         repeats heads (axis -3) of key and value to those of the query. A row that sees nothing gives zeros.
+
+        >>> q = Tensor.ones(1, 2, 4)
+        >>> q.scaled_dot_product_attention(q, q, is_causal=True).shape
+        (1, 2, 4)
         """
         k, v = key, value
         if enable_gqa:
@@ -207,7 +249,11 @@ class LayersMixin(OrderMixin):
         return weights.dot(v)
 
     def one_hot(self, num_classes: Any) -> Self:
-        """(..) class numbers as (.., num_classes) of 0 and 1, in the default integer type; other numbers give all 0."""
+        """(..) class numbers as (.., num_classes) of 0 and 1, in the default integer type; other numbers give all 0.
+
+        >>> Tensor([0, 2]).one_hot(3).tolist()
+        [[1, 0, 0], [0, 0, 1]]
+        """
         if self.dtype.kind == "f":
             raise TypeError(f"one_hot needs integers, not {self.dtype.name}")
         x = self.cast(dtypes.default_int()) if self.dtype.kind == "b" else self
@@ -222,6 +268,9 @@ class LayersMixin(OrderMixin):
         """Matrices (.., m, n) moved towards the nearest semi-orthogonal ones: X <- a X + (b A + c A A) X for A = X X^T.
 
         The iteration of Muon (Jordan et al. 2024).
+
+        >>> Tensor.eye(2).newton_schulz(1).shape
+        (2, 2)
         """
         a, b, c = params
         x = self / (self.square().sum((-2, -1), True).sqrt() + eps)

@@ -26,6 +26,9 @@ class MovementMixin(ElementwiseMixin):
         """The elements in row-major order at `shape`; one entry may be -1 (what is left), None keeps that axis.
 
         Errors: ValueError where the number of elements differs.
+
+        >>> Tensor.arange(6).reshape(2, -1).tolist()
+        [[0, 1, 2], [3, 4, 5]]
         """
         old = self.shape
         new = shape_arg(shape)
@@ -59,11 +62,19 @@ class MovementMixin(ElementwiseMixin):
         return (total // known)._as_dim()
 
     def view(self, *shape: Any) -> Self:
-        """The same as `reshape`."""
+        """The same as `reshape`.
+
+        >>> Tensor.arange(4).view(2, 2).tolist()
+        [[0, 1], [2, 3]]
+        """
         return self.reshape(*shape)
 
     def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Self:
-        """Axes `start_dim` to `end_dim` (included) as one."""
+        """Axes `start_dim` to `end_dim` (included) as one.
+
+        >>> Tensor.zeros(2, 3, 4).flatten(1).shape
+        (2, 12)
+        """
         start, end = self._axis(start_dim, "flatten"), self._axis(end_dim, "flatten")
         if not self.shape:
             return self._reshape((1,))
@@ -72,7 +83,11 @@ class MovementMixin(ElementwiseMixin):
         return self.reshape(*self.shape[:start], dim_prod(self.shape[start : end + 1]), *self.shape[end + 1 :])
 
     def unflatten(self, dim: int, sizes: Sequence[Dim]) -> Self:
-        """Axis `dim` as several of `sizes` (one may be -1)."""
+        """Axis `dim` as several of `sizes` (one may be -1).
+
+        >>> Tensor.zeros(6, 4).unflatten(0, (2, 3)).shape
+        (2, 3, 4)
+        """
         d = self._axis(dim, "unflatten")
         sizes = tuple(sizes)
         known = dim_prod([s for s in sizes if not same(s, -1)])
@@ -83,13 +98,21 @@ class MovementMixin(ElementwiseMixin):
         return self._reshape((*self.shape[:d], *sizes, *self.shape[d + 1 :]))
 
     def squeeze(self, dim: Any = None) -> Self:
-        """Without the axes of length 1 (all, or of those in `dim`)."""
+        """Without the axes of length 1 (all, or of those in `dim`).
+
+        >>> Tensor.zeros(1, 3, 1).squeeze().shape
+        (3,)
+        """
         drop = set(range(self.ndim)) if dim is None else set(self._axes(dim, "squeeze"))
         new = tuple([d for i, d in enumerate(self.shape) if i not in drop or not same(d, 1)])
         return self._reshape(new) if len(new) != self.ndim else self
 
     def unsqueeze(self, dim: int) -> Self:
-        """With a new axis of length 1 at `dim`."""
+        """With a new axis of length 1 at `dim`.
+
+        >>> Tensor.zeros(3).unsqueeze(0).shape
+        (1, 3)
+        """
         d = self._axis(dim, "unsqueeze", extra=1)
         return self._reshape((*self.shape[:d], 1, *self.shape[d:]))
 
@@ -97,6 +120,9 @@ class MovementMixin(ElementwiseMixin):
         """Axes of length 1 repeated to `shape`, without a copy; -1 or None keeps an axis; new axes come in front.
 
         Errors: ValueError where a longer axis would change.
+
+        >>> Tensor([[1], [2]]).expand(2, 3).tolist()
+        [[1, 1, 1], [2, 2, 2]]
         """
         new = shape_arg(shape)
         missing = len(new) - self.ndim
@@ -112,7 +138,11 @@ class MovementMixin(ElementwiseMixin):
         return self._broadcast_to(new)
 
     def repeat(self, *repeats: Any) -> Self:
-        """The whole repeated along each axis (missing axes come in front): shape[i] * repeats[i]."""
+        """The whole repeated along each axis (missing axes come in front): shape[i] * repeats[i].
+
+        >>> Tensor([1, 2]).repeat(2).tolist()
+        [1, 2, 1, 2]
+        """
         counts = shape_arg(repeats)
         if any(isinstance(c, int) and c < 0 for c in counts) or len(counts) < self.ndim:
             raise ValueError(f"repeat: {counts} must give a count of at least 0 for each of the {self.ndim} axes")
@@ -123,7 +153,11 @@ class MovementMixin(ElementwiseMixin):
         return self._reshape(tuple(inner))._expand(tuple(outer))._reshape(final)
 
     def repeat_interleave(self, repeats: int, dim: int | None = None) -> Self:
-        """Each element repeated `repeats` times in place along `dim` (of the flattened value where None)."""
+        """Each element repeated `repeats` times in place along `dim` (of the flattened value where None).
+
+        >>> Tensor([1, 2]).repeat_interleave(2).tolist()
+        [1, 1, 2, 2]
+        """
         x, d = (self.flatten(), 0) if dim is None else (self, self._axis(dim, "repeat_interleave"))
         s = x.shape
         wide = (*s[: d + 1], repeats, *s[d + 1 :])
@@ -132,7 +166,11 @@ class MovementMixin(ElementwiseMixin):
     # --- the order of axes ---
 
     def permute(self, *order: Any) -> Self:
-        """Axis i of the result is axis order[i]."""
+        """Axis i of the result is axis order[i].
+
+        >>> Tensor.zeros(2, 3, 4).permute(2, 0, 1).shape
+        (4, 2, 3)
+        """
         given = shape_arg(order)
         axes = tuple([self._axis(d, "permute") for d in given])
         if sorted(axes) != list(range(self.ndim)):
@@ -140,7 +178,11 @@ class MovementMixin(ElementwiseMixin):
         return self._permute(axes) if axes != tuple(range(self.ndim)) else self
 
     def transpose(self, dim0: int = 1, dim1: int = 0) -> Self:
-        """With two axes exchanged."""
+        """With two axes exchanged.
+
+        >>> Tensor.zeros(2, 3, 4).transpose(0, 2).shape
+        (4, 3, 2)
+        """
         a, b = self._axis(dim0, "transpose"), self._axis(dim1, "transpose")
         order = list(range(self.ndim))
         if order:
@@ -149,18 +191,30 @@ class MovementMixin(ElementwiseMixin):
 
     @property
     def T(self) -> Self:
-        """The transpose of a matrix; with other ranks, the axes in reverse order."""
+        """The transpose of a matrix; with other ranks, the axes in reverse order.
+
+        >>> Tensor([[1, 2], [3, 4]]).T.tolist()
+        [[1, 3], [2, 4]]
+        """
         return self._permute(tuple(range(self.ndim))[::-1]) if self.ndim > 1 else self
 
     def movedim(self, source: int, destination: int) -> Self:
-        """With axis `source` moved to position `destination`."""
+        """With axis `source` moved to position `destination`.
+
+        >>> Tensor.zeros(2, 3, 4).movedim(0, -1).shape
+        (3, 4, 2)
+        """
         a, b = self._axis(source, "movedim"), self._axis(destination, "movedim")
         order = [i for i in range(self.ndim) if i != a]
         order.insert(b, a)
         return self.permute(*order)
 
     def flip(self, *dims: Any) -> Self:
-        """Reversed along the axes given."""
+        """Reversed along the axes given.
+
+        >>> Tensor([1, 2, 3]).flip(0).tolist()
+        [3, 2, 1]
+        """
         axes = self._axes(shape_arg(dims), "flip")
         axes = tuple([a for a in axes if not same(self.shape[a], 1)])
         return self._flip(axes) if axes else self
@@ -171,6 +225,9 @@ class MovementMixin(ElementwiseMixin):
         """The part from start to end (excluded) on each axis: pairs, None keeps an axis.
 
         Errors: IndexError outside of the shape.
+
+        >>> Tensor([1, 2, 3, 4]).shrink([(1, 3)]).tolist()
+        [2, 3]
         """
         if len(arg) != self.ndim:
             raise ValueError(f"shrink: {len(arg)} pairs for the {self.ndim} axes of shape {self.shape}")
@@ -183,7 +240,11 @@ class MovementMixin(ElementwiseMixin):
         return self._shrink(tuple(pairs))
 
     def shrink_to(self, *sizes: Any) -> Self:
-        """The first `sizes` elements on each axis; None keeps an axis."""
+        """The first `sizes` elements on each axis; None keeps an axis.
+
+        >>> Tensor([1, 2, 3, 4]).shrink_to(2).tolist()
+        [1, 2]
+        """
         given = shape_arg(sizes)
         return self.shrink([None if s is None else (0, s) for s in given])
 
@@ -192,6 +253,9 @@ class MovementMixin(ElementwiseMixin):
         axis first.
 
         Negative numbers cut off. `mode`: "constant" (of `value`), "reflect", "replicate" or "circular".
+
+        >>> Tensor([1, 2]).pad((1, 2), value=9).tolist()
+        [9, 1, 2, 9, 9]
         """
         pairs = self._pad_pairs(padding)
         if mode not in ("constant", "reflect", "replicate", "circular"):
@@ -247,14 +311,22 @@ class MovementMixin(ElementwiseMixin):
         return pieces[0].cat(*pieces[1:], dim=axis)
 
     def pad_to(self, *sizes: Any) -> Self:
-        """Zeros added behind so that the shape becomes `sizes`; None keeps an axis."""
+        """Zeros added behind so that the shape becomes `sizes`; None keeps an axis.
+
+        >>> Tensor([1, 2]).pad_to(4).tolist()
+        [1, 2, 0, 0]
+        """
         given = shape_arg(sizes)
         if len(given) != self.ndim:
             raise ValueError(f"pad_to: {len(given)} sizes for the {self.ndim} axes of shape {self.shape}")
         return self.pad([None if s is None else (0, dim_sub(s, d)) for s, d in zip(given, self.shape, strict=True)])
 
     def split(self, sizes: int | Sequence[int], dim: int = 0) -> tuple[Self, ...]:
-        """Consecutive parts along `dim`: of one size (the last may be smaller), or of the sizes given."""
+        """Consecutive parts along `dim`: of one size (the last may be smaller), or of the sizes given.
+
+        >>> [part.tolist() for part in Tensor.arange(5).split([2, 3])]
+        [[0, 1], [2, 3, 4]]
+        """
         d = self._axis(dim, "split")
         n = self.shape[d]
         if isinstance(sizes, int):
@@ -272,7 +344,11 @@ class MovementMixin(ElementwiseMixin):
         return tuple(out)
 
     def chunk(self, chunks: int, dim: int = 0) -> tuple[Self, ...]:
-        """At most `chunks` consecutive parts of equal size along `dim`; the last may be smaller."""
+        """At most `chunks` consecutive parts of equal size along `dim`; the last may be smaller.
+
+        >>> [part.tolist() for part in Tensor.arange(5).chunk(2)]
+        [[0, 1, 2], [3, 4]]
+        """
         if chunks <= 0:
             raise ValueError(f"chunk: the number of parts is at least 1, not {chunks}")
         n = self.shape[self._axis(dim, "chunk")]
@@ -280,7 +356,11 @@ class MovementMixin(ElementwiseMixin):
 
     def unfold(self, dim: int, size: int, step: int = 1) -> Self:
         """All windows of `size` elements along `dim`, `step` apart: that axis counts windows, a new last axis runs
-        inside."""
+        inside.
+
+        >>> Tensor([1, 2, 3, 4]).unfold(0, 2, 1).tolist()
+        [[1, 2], [2, 3], [3, 4]]
+        """
         d = self._axis(dim, "unfold")
         n = self.shape[d]
         if not 0 < size <= n or step < 1:
@@ -322,7 +402,11 @@ class MovementMixin(ElementwiseMixin):
         return x._reshape((*s[:axis], count, *s[axis + 1 :]))
 
     def diagonal(self, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Self:
-        """The elements x[.., i, .., i + offset, ..] of axes `dim1` and `dim2`, as a new last axis."""
+        """The elements x[.., i, .., i + offset, ..] of axes `dim1` and `dim2`, as a new last axis.
+
+        >>> Tensor([[1, 2], [3, 4]]).diagonal().tolist()
+        [1, 4]
+        """
         a, b = self._axis(dim1, "diagonal"), self._axis(dim2, "diagonal")
         if a == b or self.ndim < 2:
             raise ValueError(f"diagonal: two different axes are needed, not {dim1} and {dim2} of shape {self.shape}")
@@ -339,7 +423,11 @@ class MovementMixin(ElementwiseMixin):
         return x._reshape((*lead, n))
 
     def diag(self) -> Self:
-        """A vector as the diagonal of a square matrix."""
+        """A vector as the diagonal of a square matrix.
+
+        >>> Tensor([1, 2]).diag().tolist()
+        [[1, 0], [0, 2]]
+        """
         if self.ndim != 1:
             raise ValueError(f"diag: expected a vector, not shape {self.shape}")
         n = self.shape[0]
@@ -354,7 +442,11 @@ class MovementMixin(ElementwiseMixin):
     # --- joining ---
 
     def cat(self, *others: Any, dim: int = 0) -> Self:
-        """This value and `others` one after the other along `dim`; the other axes agree, dtypes are promoted."""
+        """This value and `others` one after the other along `dim`; the other axes agree, dtypes are promoted.
+
+        >>> Tensor([1, 2]).cat(Tensor([3])).tolist()
+        [1, 2, 3]
+        """
         if isinstance(self, (list, tuple)):  # called on the class, as other frameworks write it
             return self[0].cat(*self[1:], *others, dim=dim)
         if len(others) == 1 and isinstance(others[0], (list, tuple)):
@@ -389,7 +481,11 @@ class MovementMixin(ElementwiseMixin):
         return out if out is not None else parts[0]
 
     def stack(self, *others: Any, dim: int = 0) -> Self:
-        """This value and `others`, all of one shape, along a new axis `dim`."""
+        """This value and `others`, all of one shape, along a new axis `dim`.
+
+        >>> Tensor([1, 2]).stack(Tensor([3, 4])).tolist()
+        [[1, 2], [3, 4]]
+        """
         if isinstance(self, (list, tuple)):  # called on the class, as other frameworks write it
             return self[0].stack(*self[1:], *others, dim=dim)
         if len(others) == 1 and isinstance(others[0], (list, tuple)):
@@ -402,7 +498,11 @@ class MovementMixin(ElementwiseMixin):
 
     def roll(self, shifts: Any, dims: Any = None) -> Self:
         """Elements moved by `shifts` along `dims`, those beyond the end back at the start (of the flattened value
-        where None)."""
+        where None).
+
+        >>> Tensor([1, 2, 3]).roll(1).tolist()
+        [3, 1, 2]
+        """
         if dims is None:
             return self.flatten().roll(shifts, 0)._reshape(self.shape)
         pairs = [(shifts, dims)] if isinstance(dims, int) else list(zip(shifts, dims, strict=True))
@@ -418,7 +518,11 @@ class MovementMixin(ElementwiseMixin):
 
     def meshgrid(self, *others: Self, indexing: str = "ij") -> tuple[Self, ...]:
         """Coordinates of a grid from vectors: one value an input, each of the grid's shape; "xy" swaps the first two
-        axes."""
+        axes.
+
+        >>> [t.tolist() for t in Tensor([1, 2]).meshgrid(Tensor([3, 4]))]
+        [[[1, 1], [2, 2]], [[3, 4], [3, 4]]]
+        """
         if indexing not in ("ij", "xy"):
             raise ValueError(f"meshgrid: indexing is 'ij' or 'xy', not {indexing!r}")
         vectors = [v.flatten() for v in (self, *others)]
@@ -435,7 +539,11 @@ class MovementMixin(ElementwiseMixin):
 
     def rearrange(self, formula: str, **sizes: int) -> Self:
         """Axes renamed, split, joined and moved as `formula` says, in the notation of einops: "b (h w) c -> b c h
-        w"."""
+        w".
+
+        >>> Tensor.zeros(2, 3, 4).rearrange("b h w -> b (h w)").shape
+        (2, 12)
+        """
         from aril.mixin.notation import parse_rearrange
 
         shape, order, final, _ = parse_rearrange(formula, self.shape, sizes)

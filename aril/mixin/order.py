@@ -27,7 +27,11 @@ class OrderMixin(IndexingMixin):
 
     def sort(self, dim: int = -1, descending: bool = False) -> tuple[Self, Self]:
         """(sorted along `dim`, where each element came from); equal elements keep their order, NaN counts as the
-        greatest."""
+        greatest.
+
+        >>> [t.tolist() for t in Tensor([3, 1, 2]).sort()]
+        [[1, 2, 3], [1, 2, 0]]
+        """
         d = self._axis(dim, "sort")
         if not self.shape:
             return self, self.const_like(0).cast(dtypes.default_int())
@@ -35,13 +39,20 @@ class OrderMixin(IndexingMixin):
         return self.gather(d, order), order
 
     def argsort(self, dim: int = -1, descending: bool = False) -> Self:
-        """Positions that would sort along `dim`; see `sort`."""
+        """Positions that would sort along `dim`; see `sort`.
+
+        >>> Tensor([3, 1, 2]).argsort().tolist()
+        [1, 2, 0]
+        """
         return self.sort(dim, descending)[1]
 
     def topk(self, k: int, dim: int = -1, largest: bool = True, sorted_: bool = True) -> tuple[Self, Self]:
         """(the k greatest (or least) along `dim` in order, their positions). They come sorted in any case.
 
         Errors: ValueError for a k beyond the axis.
+
+        >>> [t.tolist() for t in Tensor([3, 1, 2]).topk(2)]
+        [[3, 2], [0, 2]]
         """
         d = self._axis(dim, "topk")
         if not self.shape or not 0 <= k <= self.shape[d]:
@@ -88,6 +99,9 @@ class OrderMixin(IndexingMixin):
         counts.
 
         `reduce` "add" or "multiply" combines with what is there instead.
+
+        >>> Tensor([0, 0, 0]).scatter(0, Tensor([2, 0]), Tensor([7, 9])).tolist()
+        [9, 0, 7]
         """
         if reduce not in (None, "add", "multiply"):
             raise ValueError(f"scatter: reduce is None, 'add' or 'multiply', not {reduce!r}")
@@ -100,6 +114,9 @@ class OrderMixin(IndexingMixin):
 
         With `include_self` what is there counts too; places that nothing is sent to keep it in any case. Small floats
         are summed and multiplied in float32, in the order of `src`.
+
+        >>> Tensor([1, 1, 1]).scatter_reduce(0, Tensor([0, 0, 2]), Tensor([5, 6, 7]), "sum").tolist()
+        [12, 1, 8]
         """
         op = _COMBINE.get(reduce)
         if op is None:

@@ -41,11 +41,19 @@ class ReduceMixin(MovementMixin):
     # --- sums and products ---
 
     def sum(self, axis: Any = None, keepdim: Any = False, dtype: DTypeLike | None = None) -> Self:
-        """The sum. `dtype`: carry and return it in this type instead."""
+        """The sum. `dtype`: carry and return it in this type instead.
+
+        >>> Tensor([[1, 2], [3, 4]]).sum(1, keepdim=True).tolist()
+        [[3], [7]]
+        """
         return self._accumulated(Ops.ADD, axis, keepdim, dtype, "sum")
 
     def prod(self, axis: Any = None, keepdim: Any = False, dtype: DTypeLike | None = None) -> Self:
-        """The product. `dtype`: carry and return it in this type instead."""
+        """The product. `dtype`: carry and return it in this type instead.
+
+        >>> Tensor([[1, 2], [3, 4]]).prod(1).tolist()
+        [2, 12]
+        """
         return self._accumulated(Ops.MUL, axis, keepdim, dtype, "prod")
 
     def _accumulated(self, op: Ops, axis: Any, keepdim: Any, dtype: DTypeLike | None, what: str) -> Self:
@@ -57,22 +65,38 @@ class ReduceMixin(MovementMixin):
         return out.cast(self.dtype) if self.dtype.kind == "f" else out
 
     def mean(self, axis: Any = None, keepdim: Any = False) -> Self:
-        """The arithmetic mean, in floats (the default float for integers). NaN of nothing."""
+        """The arithmetic mean, in floats (the default float for integers). NaN of nothing.
+
+        >>> Tensor([[1, 2], [3, 4]]).mean(0).tolist()
+        [2.0, 3.0]
+        """
         x = self._floating()
         n = dim_prod([self.shape[a] for a in self._axes(axis, "mean")])
         total = x._wide()._reduced(Ops.ADD, axis, keepdim, "mean")
         return (total / n).cast(x.dtype)
 
     def var(self, axis: Any = None, keepdim: Any = False, correction: Any = 1) -> Self:
-        """The variance around the mean, over n - correction (never below 0) elements."""
+        """The variance around the mean, over n - correction (never below 0) elements.
+
+        >>> Tensor([1.0, 3.0, 5.0]).var().item()
+        4.0
+        """
         return self.var_mean(axis, keepdim, correction)[0]
 
     def std(self, axis: Any = None, keepdim: Any = False, correction: Any = 1) -> Self:
-        """The standard deviation: the square root of `var`."""
+        """The standard deviation: the square root of `var`.
+
+        >>> Tensor([1.0, 3.0, 5.0]).std().item()
+        2.0
+        """
         return self.var(axis, keepdim, correction).sqrt()
 
     def var_mean(self, axis: Any = None, keepdim: Any = False, correction: Any = 1) -> tuple[Self, Self]:
-        """Variance and mean, in two passes over the data (the one-pass formula cancels)."""
+        """Variance and mean, in two passes over the data (the one-pass formula cancels).
+
+        >>> [t.item() for t in Tensor([1.0, 3.0, 5.0]).var_mean()]
+        [4.0, 3.0]
+        """
         x = self._floating()
         axes = self._axes(axis, "var")
         n = dim_prod([self.shape[a] for a in axes])
@@ -85,39 +109,66 @@ class ReduceMixin(MovementMixin):
         return (total / count).cast(x.dtype), mean.cast(x.dtype)
 
     def std_mean(self, axis: Any = None, keepdim: Any = False, correction: Any = 1) -> tuple[Self, Self]:
-        """Standard deviation and mean."""
+        """Standard deviation and mean.
+
+        >>> [t.item() for t in Tensor([1.0, 3.0, 5.0]).std_mean()]
+        [2.0, 3.0]
+        """
         var, mean = self.var_mean(axis, keepdim, correction)
         return var.sqrt(), mean
 
     # --- extremes and truth ---
 
     def max(self, axis: Any = None, keepdim: Any = False) -> Self:
-        """The greatest element; NaN where there is one. ValueError over an empty axis."""
+        """The greatest element; NaN where there is one. ValueError over an empty axis.
+
+        >>> Tensor([[1, 9], [7, 3]]).max(1).tolist()
+        [9, 7]
+        """
         return self._reduced(Ops.MAX, axis, keepdim, "max")
 
     def min(self, axis: Any = None, keepdim: Any = False) -> Self:
-        """The least element; NaN where there is one. ValueError over an empty axis."""
+        """The least element; NaN where there is one. ValueError over an empty axis.
+
+        >>> Tensor([[1, 9], [7, 3]]).min(1).tolist()
+        [1, 3]
+        """
         return self._mirrored()._reduced(Ops.MAX, axis, keepdim, "min")._mirrored()
 
     def any(self, axis: Any = None, keepdim: Any = False) -> Self:
-        """True where an element is not zero; False of nothing."""
+        """True where an element is not zero; False of nothing.
+
+        >>> Tensor([[0, 0], [0, 1]]).any(1).tolist()
+        [False, True]
+        """
         x = self.bool()
         if any(same(x.shape[a], 0) for a in x._axes(axis, "any")):
             return x.sum(axis, keepdim).bool()
         return x._reduced(Ops.MAX, axis, keepdim, "any")
 
     def all(self, axis: Any = None, keepdim: Any = False) -> Self:
-        """True where every element is not zero; True of nothing."""
+        """True where every element is not zero; True of nothing.
+
+        >>> Tensor([[1, 0], [1, 1]]).all(1).tolist()
+        [False, True]
+        """
         return self.bool().logical_not().any(axis, keepdim).logical_not()
 
     def allclose(self, other: Any, rtol: Any = 1e-5, atol: Any = 1e-8, equal_nan: Any = False) -> Any:
-        """True where all elements are close (see `isclose`): a bool of shape ()."""
+        """True where all elements are close (see `isclose`): a bool of shape ().
+
+        >>> Tensor([1.0, 2.0]).allclose(Tensor([1.0, 2.000001])).item()
+        True
+        """
         return self.isclose(other, rtol, atol, equal_nan).all()
 
     def argmax(self, axis: Any = None, keepdim: Any = False) -> Self:
         """The position of the greatest element, the first of several; of the first NaN where there is one.
 
         Of the flattened value where `axis` is None. The result has the default integer type.
+
+        >>> Tensor([[1, 9], [7, 3]]).argmax(1).tolist()
+        [1, 0]
         """
         if axis is None:
             return self.flatten().argmax(0)._kept(self.ndim if keepdim else 0)
@@ -133,7 +184,11 @@ class ReduceMixin(MovementMixin):
         return out if keepdim else out._reshape(tuple([s for i, s in enumerate(out.shape) if i != d]))
 
     def argmin(self, axis: Any = None, keepdim: Any = False) -> Self:
-        """The position of the least element, as `argmax`."""
+        """The position of the least element, as `argmax`.
+
+        >>> Tensor([[1, 9], [7, 3]]).argmin(1).tolist()
+        [0, 1]
+        """
         return self._mirrored().argmax(axis, keepdim)
 
     def _kept(self, ndim: Any) -> Self:
@@ -142,21 +197,37 @@ class ReduceMixin(MovementMixin):
     # --- running reductions ---
 
     def cumsum(self, axis: Any = 0) -> Self:
-        """The running sum along `axis`. Types as in `sum`."""
+        """The running sum along `axis`. Types as in `sum`.
+
+        >>> Tensor([1, 2, 3]).cumsum().tolist()
+        [1, 3, 6]
+        """
         carried = self.cast(accumulator(self.dtype))._scan(Ops.ADD, axis, 0, "cumsum")
         return carried.cast(self.dtype) if self.dtype.kind == "f" else carried
 
     def cumprod(self, axis: Any = 0) -> Self:
-        """The running product along `axis`. Types as in `prod`."""
+        """The running product along `axis`. Types as in `prod`.
+
+        >>> Tensor([1, 2, 3, 4]).cumprod().tolist()
+        [1, 2, 6, 24]
+        """
         carried = self.cast(accumulator(self.dtype))._scan(Ops.MUL, axis, 1, "cumprod")
         return carried.cast(self.dtype) if self.dtype.kind == "f" else carried
 
     def cummax(self, axis: Any = 0) -> Self:
-        """The running maximum along `axis`."""
+        """The running maximum along `axis`.
+
+        >>> Tensor([1, 3, 2]).cummax().tolist()
+        [1, 3, 3]
+        """
         return self._scan(Ops.MAX, axis, self.dtype.min, "cummax")
 
     def cummin(self, axis: Any = 0) -> Self:
-        """The running minimum along `axis`."""
+        """The running minimum along `axis`.
+
+        >>> Tensor([3, 1, 2]).cummin().tolist()
+        [3, 1, 1]
+        """
         x = self._mirrored()
         return x._scan(Ops.MAX, axis, x.dtype.min, "cummin")._mirrored()
 
@@ -192,7 +263,11 @@ class ReduceMixin(MovementMixin):
         return out._shrink((*[(0, s) for s in lead], (0, n))) if n % _SCAN_BLOCK else out
 
     def logcumsumexp(self, axis: Any = 0) -> Self:
-        """log(cumsum(exp(x))) along `axis`, scaled by the running maximum so that nothing overflows (n * n work)."""
+        """log(cumsum(exp(x))) along `axis`, scaled by the running maximum so that nothing overflows (n * n work).
+
+        >>> [round(v, 4) for v in Tensor([0.0, 0.0]).logcumsumexp().tolist()]
+        [0.0, 0.6931]
+        """
         d = self._axis(axis, "logcumsumexp")
         if not self.shape or same(self.shape[d], 0):
             return self
@@ -209,7 +284,11 @@ class ReduceMixin(MovementMixin):
     # --- the softmax family ---
 
     def logsumexp(self, axis: Any = None, keepdim: Any = False) -> Self:
-        """log(sum(exp(x))), without overflow."""
+        """log(sum(exp(x))), without overflow.
+
+        >>> round(Tensor([0.0, 0.0]).logsumexp().item(), 4)
+        0.6931
+        """
         x = self._floating()
         wide = x._wide()
         top = wide._top(axis)
@@ -221,19 +300,31 @@ class ReduceMixin(MovementMixin):
         return out.cast(x.dtype)
 
     def softmax(self, axis: Any = -1, dtype: DTypeLike | None = None) -> Self:
-        """exp(x) / sum(exp(x)) along `axis`, computed from x - max(x)."""
+        """exp(x) / sum(exp(x)) along `axis`, computed from x - max(x).
+
+        >>> Tensor([0.0, 0.0]).softmax().tolist()
+        [0.5, 0.5]
+        """
         x = self._floating() if dtype is None else self.cast(dtype)
         _, e, total = x._softmax_parts(axis)
         return (e / total).cast(x.dtype)
 
     def log_softmax(self, axis: Any = -1, dtype: DTypeLike | None = None) -> Self:
-        """log(softmax(x)) along `axis`, without taking the logarithm of small quotients."""
+        """log(softmax(x)) along `axis`, without taking the logarithm of small quotients.
+
+        >>> [round(v, 4) for v in Tensor([0.0, 0.0]).log_softmax().tolist()]
+        [-0.6931, -0.6931]
+        """
         x = self._floating() if dtype is None else self.cast(dtype)
         m, _, total = x._softmax_parts(axis)
         return (m - total.log()).cast(x.dtype)
 
     def softmin(self, axis: Any = -1, dtype: DTypeLike | None = None) -> Self:
-        """softmax(-x) along `axis`."""
+        """softmax(-x) along `axis`.
+
+        >>> Tensor([0.0, 0.0]).softmin().tolist()
+        [0.5, 0.5]
+        """
         return self._floating().neg().softmax(axis, dtype)
 
     def _top(self, axis: Any) -> Self:

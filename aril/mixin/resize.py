@@ -27,6 +27,9 @@ class ResizeMixin(ContractMixin):
         processing", 1981).
         Floats keep their type; integers keep it with the nearest modes and give the default float otherwise.
         Errors: ValueError for another mode, an axis without samples, or options that the mode does not have.
+
+        >>> Tensor([[[1.0, 3.0]]]).interpolate((4,), mode="nearest").tolist()
+        [[[1.0, 1.0, 3.0, 3.0]]]
         """
         sizes = (size,) if isinstance(size, int) else tuple(size)
         if mode not in _MODES:

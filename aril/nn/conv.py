@@ -77,6 +77,9 @@ class Conv2d(_Conv):
 
     `H' = (H + 2*padding - dilation*(kh-1) - 1) // stride + 1`. `padding` is a number, one an axis, "same" or "valid".
     Parameters start in +-1/sqrt(in/groups * kh * kw).
+
+    >>> nn.Conv2d(3, 8, 3, padding=1)(Tensor.zeros(2, 3, 5, 5)).shape
+    (2, 8, 5, 5)
     """
 
     axes = 2
@@ -87,7 +90,11 @@ class Conv2d(_Conv):
 
 
 class Conv1d(_Conv):
-    """`Conv2d` over one axis: (N, in, L) to (N, out, L'), `weight` (out, in/groups, k)."""
+    """`Conv2d` over one axis: (N, in, L) to (N, out, L'), `weight` (out, in/groups, k).
+
+    >>> nn.Conv1d(3, 8, 3)(Tensor.zeros(2, 3, 5)).shape
+    (2, 8, 3)
+    """
 
     axes = 1
 
@@ -128,12 +135,19 @@ class ConvTranspose2d(_ConvTranspose):
     """The transpose of `Conv2d`: (N, in, H, W) to (N, out, H', W'), `weight` (in, out/groups, kh, kw).
 
     `H' = (H - 1)*stride - 2*padding + dilation*(kh-1) + output_padding + 1`.
+
+    >>> nn.ConvTranspose2d(3, 8, 2, stride=2)(Tensor.zeros(2, 3, 5, 5)).shape
+    (2, 8, 10, 10)
     """
 
     axes = 2
 
 
 class ConvTranspose1d(_ConvTranspose):
-    """`ConvTranspose2d` over one axis: (N, in, L) to (N, out, L'), `weight` (in, out/groups, k)."""
+    """`ConvTranspose2d` over one axis: (N, in, L) to (N, out, L'), `weight` (in, out/groups, k).
+
+    >>> nn.ConvTranspose1d(3, 8, 2, stride=2)(Tensor.zeros(2, 3, 5)).shape
+    (2, 8, 10)
+    """
 
     axes = 1

@@ -18,6 +18,9 @@ class Linear:
     """`x @ weight.T + bias`: (..., in_features) to (..., out_features).
 
     `weight` (out_features, in_features) and `bias` (out_features,) start in +-1/sqrt(in_features).
+
+    >>> nn.Linear(3, 2)(Tensor.ones(5, 3)).shape
+    (5, 2)
     """
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True, dtype: Any = None) -> None:
@@ -35,6 +38,9 @@ class Embedding:
     """Row `i` of `weight` (vocab_size, embed_size) for each integer: shape S to (*S, embed_size). Starts normal(0, 1).
 
     An index beyond the last row reads the last one; negative ones count from the end, as in indexing.
+
+    >>> nn.Embedding(10, 4)(Tensor([[1, 2, 3]])).shape
+    (1, 3, 4)
     """
 
     def __init__(self, vocab_size: int, embed_size: int, dtype: Any = None) -> None:
@@ -51,6 +57,10 @@ class LSTMCell:
     """One step of a long short-term memory (Hochreiter and Schmidhuber, 1997; gates in the order i, f, g, o).
 
     Takes x (batch, input_size) and a state `(h, c)` of (batch, hidden_size) each, zeros when None; gives the new state.
+
+    >>> h, c = nn.LSTMCell(3, 4)(Tensor.ones(2, 3))
+    >>> h.shape, c.shape
+    ((2, 4), (2, 4))
     """
 
     def __init__(self, input_size: int, hidden_size: int, bias: bool = True) -> None:

@@ -25,6 +25,10 @@ class BatchNorm:
     Under `Context(TRAINING=1)` by the statistics of the batch, and the running ones move by `momentum` towards them
     (the variance unbiased); else by the running ones. Moving them is an assignment like any other, computed when they
     are realized: give them to the optimizer along with the parameters, as `get_parameters` does, and `step` does it.
+
+    >>> norm = nn.BatchNorm(3)
+    >>> norm(Tensor.zeros(2, 3, 4, 4)).shape, norm.running_mean.shape
+    ((2, 3, 4, 4), (3,))
     """
 
     def __init__(
@@ -79,7 +83,11 @@ BatchNorm1d = BatchNorm2d = BatchNorm3d = BatchNorm
 
 
 class LayerNorm:
-    """The last axes (`normalized_shape`) shifted and scaled to mean 0 and variance 1, then `* weight + bias`."""
+    """The last axes (`normalized_shape`) shifted and scaled to mean 0 and variance 1, then `* weight + bias`.
+
+    >>> [round(v, 3) for v in nn.LayerNorm(2)(Tensor([[1.0, 3.0]]))[0].tolist()]
+    [-1.0, 1.0]
+    """
 
     def __init__(
         self,
@@ -104,7 +112,11 @@ class LayerNorm:
 
 
 class LayerNorm2d(LayerNorm):
-    """`LayerNorm` over the channels (axis 1) of (N, C, H, W)."""
+    """`LayerNorm` over the channels (axis 1) of (N, C, H, W).
+
+    >>> nn.LayerNorm2d(3)(Tensor.zeros(2, 3, 4, 4)).shape
+    (2, 3, 4, 4)
+    """
 
     def __init__(
         self, num_channels: int, eps: float = 1e-6, elementwise_affine: bool = True, bias: bool = True
@@ -118,6 +130,9 @@ class LayerNorm2d(LayerNorm):
 class GroupNorm:
     """The channels (axis 1) in `num_groups` groups, each of one sample to mean 0 and variance 1; `weight` and `bias` a
     channel.
+
+    >>> nn.GroupNorm(2, 4)(Tensor.zeros(2, 4, 3)).shape
+    (2, 4, 3)
     """
 
     def __init__(self, num_groups: int, num_channels: int, eps: float = 1e-5, affine: bool = True) -> None:
@@ -139,7 +154,11 @@ class GroupNorm:
 
 
 class InstanceNorm(GroupNorm):
-    """Each channel of each sample to mean 0 and variance 1, then `* weight + bias` where `affine`."""
+    """Each channel of each sample to mean 0 and variance 1, then `* weight + bias` where `affine`.
+
+    >>> nn.InstanceNorm(4)(Tensor.zeros(2, 4, 3)).shape
+    (2, 4, 3)
+    """
 
     def __init__(self, num_features: int, eps: float = 1e-5, affine: bool = True) -> None:
         super().__init__(num_features, num_features, eps, affine)
@@ -149,6 +168,9 @@ class RMSNorm:
     """`x / sqrt(mean(x**2) + eps) * weight` over the last axis (Zhang and Sennrich, 2019).
 
     Small floats are squared and summed in float32.
+
+    >>> [round(v, 3) for v in nn.RMSNorm(2)(Tensor([[3.0, 4.0]]))[0].tolist()]
+    [0.849, 1.131]
     """
 
     def __init__(self, dim: int, eps: float = 1e-6, elementwise_affine: bool = True) -> None:

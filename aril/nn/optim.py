@@ -98,7 +98,12 @@ def _trainable(t: Tensor) -> bool:
 
 
 class OptimizerGroup(Optimizer):
-    """Several optimizers stepped as one: their updates are scheduled together."""
+    """Several optimizers stepped as one: their updates are scheduled together.
+
+    >>> a, b = (Tensor([1.0]).is_param_() for _ in range(2))
+    >>> len(OptimizerGroup(SGD([a], lr=0.1), Adam([b])).params)
+    2
+    """
 
     def __init__(self, *optimizers: Optimizer) -> None:
         if not optimizers:
@@ -116,6 +121,12 @@ class SGD(Optimizer):
     """Stochastic gradient descent: `p -= lr * g`, with momentum `b = momentum*b + g` in place of `g` where asked.
 
     `nesterov` looks one step ahead (`g + momentum*b`); `weight_decay` adds `weight_decay*p` to the gradient.
+
+    >>> w = Tensor([1.0, 2.0]).is_param_()
+    >>> _ = (w * w).sum().backward()
+    >>> SGD([w], lr=0.1).step()
+    >>> [round(v, 4) for v in w.tolist()]
+    [0.8, 1.6]
     """
 
     def __init__(
@@ -147,6 +158,12 @@ class LARS(SGD):
     """SGD whose rate is scaled for each parameter by `trust * |p| / (|g| + weight_decay*|p|)` (You, Gitman and
     Ginsburg, "Large Batch Training of Convolutional Networks", 2017). Parameters of one axis or none (biases) keep the
     plain rate.
+
+    >>> w = Tensor([1.0, 2.0]).is_param_()
+    >>> _ = (w * w).sum().backward()
+    >>> LARS([w], lr=0.1).step()
+    >>> w.shape
+    (2,)
     """
 
     def __init__(
@@ -181,6 +198,12 @@ class Adam(Optimizer):
     start at zero, and `p -= lr * m / (sqrt(v) + eps)`. `weight_decay` adds `weight_decay*p` to the gradient.
 
     The powers of the betas are kept in float64: `1 - 0.999**t` loses four digits in float32.
+
+    >>> w = Tensor([1.0, 2.0]).is_param_()
+    >>> _ = (w * w).sum().backward()
+    >>> Adam([w], lr=0.1).step()
+    >>> [round(v, 4) for v in w.tolist()]
+    [0.9, 1.9]
     """
 
     def __init__(
@@ -228,6 +251,12 @@ class Adam(Optimizer):
 class AdamW(Adam):
     """Adam whose weight decay does not pass through the moments: `p -= lr * weight_decay * p` (Loshchilov and Hutter,
     2019).
+
+    >>> w = Tensor([1.0, 2.0]).is_param_()
+    >>> _ = (w * w).sum().backward()
+    >>> AdamW([w], lr=0.1, weight_decay=0.0).step()
+    >>> [round(v, 4) for v in w.tolist()]
+    [0.9, 1.9]
     """
 
     def __init__(
@@ -249,6 +278,12 @@ class AdamW(Adam):
 class LAMB(AdamW):
     """AdamW whose step is scaled for each parameter to `|p|` (You et al., "Large Batch Optimization for Deep Learning",
     2020): `p -= lr * |p| / |u| * u` with `u` the step of AdamW.
+
+    >>> w = Tensor([1.0, 2.0]).is_param_()
+    >>> _ = (w * w).sum().backward()
+    >>> LAMB([w], lr=0.1).step()
+    >>> w.shape
+    (2,)
     """
 
     def __init__(
@@ -276,6 +311,12 @@ class Muon(Optimizer):
     `b += (1 - momentum) * (g - b)`, then `p -= lr * sqrt(max(1, rows/columns)) * orthogonal(step)` where `step` is `b`,
     or with `nesterov` `g + momentum * (b - g)`; weight decay as in AdamW. Axes from the third on are flattened into the
     columns. Errors: ValueError for a parameter with fewer than two axes.
+
+    >>> w = Tensor([[1.0, 2.0], [3.0, 4.0]]).is_param_()
+    >>> _ = (w * w).sum().backward()
+    >>> Muon([w], lr=0.1).step()
+    >>> w.shape
+    (2, 2)
     """
 
     COEFFICIENTS = (3.4445, -4.7750, 2.0315)
@@ -318,7 +359,14 @@ def _norm(x: Tensor) -> Tensor:
 
 
 def clip_grad_norm(params: Iterable[Tensor], max_norm: float) -> Tensor:
-    """Scale all gradients by one number so that their joint length is at most `max_norm`; gives the length before."""
+    """Scale all gradients by one number so that their joint length is at most `max_norm`; gives the length before.
+
+    >>> w = Tensor([1.0]).is_param_()
+    >>> _ = (w * 5.0).sum().backward()
+    >>> norm = clip_grad_norm([w], 1.0)
+    >>> norm.item(), round(w.grad.item(), 4)
+    (5.0, 1.0)
+    """
     pairs = [(p, p.grad) for p in params if p.grad is not None]
     if not pairs:
         raise RuntimeError("clip_grad_norm: no parameter has a gradient; call backward() on a loss first")

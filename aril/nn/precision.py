@@ -24,6 +24,13 @@ def lowered(params: Iterable[Tensor], dtype: DTypeLike = dtypes.bfloat16) -> Ite
     Build the loss inside, call `backward` and the optimizer outside. Cast inputs to `dtype` too; normalisations
     and sums are carried in float32 anyway.
     Errors: TypeError for a type that is no float.
+
+    >>> w = Tensor([1.0]).is_param_()
+    >>> with lowered([w]):
+    ...     print(w.dtype)
+    dtypes.bfloat16
+    >>> w.dtype
+    dtypes.float32
     """
     kind = to_dtype(dtype)
     if kind.kind != "f":

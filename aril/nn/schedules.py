@@ -34,17 +34,29 @@ class Schedule:
 
 
 def step_decay(lr: float, every: int, factor: float = 0.1) -> Callable[[int], float]:
-    """`lr`, times `factor` after each `every` steps."""
+    """`lr`, times `factor` after each `every` steps.
+
+    >>> [step_decay(1.0, 2, 0.5)(i) for i in range(4)]
+    [1.0, 1.0, 0.5, 0.5]
+    """
     return lambda t: lr * factor ** (t // every)
 
 
 def cosine(lr: float, steps: int, final: float = 0.0) -> Callable[[int], float]:
-    """Half a cosine from `lr` to `final` over `steps`, then `final` (Loshchilov and Hutter, 2017)."""
+    """Half a cosine from `lr` to `final` over `steps`, then `final` (Loshchilov and Hutter, 2017).
+
+    >>> [round(cosine(1.0, 4)(i), 4) for i in range(5)]
+    [1.0, 0.8536, 0.5, 0.1464, 0.0]
+    """
     return lambda t: final + (lr - final) * 0.5 * (1.0 + math.cos(math.pi * min(t, steps) / steps))
 
 
 def warm_up(steps: int, then: Callable[[int], float]) -> Callable[[int], float]:
-    """A line from 0 to where `then` starts over `steps`, then `then`."""
+    """A line from 0 to where `then` starts over `steps`, then `then`.
+
+    >>> [warm_up(2, lambda i: 1.0)(i) for i in range(4)]
+    [0.0, 0.5, 1.0, 1.0]
+    """
     return lambda t: then(0) * t / steps if t < steps else then(t - steps)
 
 
@@ -53,6 +65,9 @@ def one_cycle(
 ) -> Callable[[int], float]:
     """From `peak/start` up to `peak` in the first `rise` of the `steps`, then down to `peak/start/end`, both by half a
     cosine (Smith and Topin, 2019).
+
+    >>> [round(one_cycle(1.0, 4)(i), 4) for i in range(5)]
+    [0.04, 0.8117, 0.2831, 0.0, 0.0]
     """
     first, low = peak / start, peak / start / end
     top = rise * steps - 1.0

@@ -68,6 +68,9 @@ def marked_param(t: Tensor, param: bool = True) -> Tensor:
 def get_state_dict(model: object, prefix: str = "") -> dict[str, Tensor]:
     """Every tensor reachable from `model` through attributes, lists, tuples and dicts, by its dotted name
     (`layers.0.weight`). An object met again on the way down is not entered a second time.
+
+    >>> list(get_state_dict(nn.Linear(3, 2)))
+    ['weight', 'bias']
     """
     return dict(_walk(model, prefix.strip("."), ()))
 
@@ -91,7 +94,11 @@ def _walk(thing: Any, name: str, above: tuple[int, ...]) -> Iterator[tuple[str, 
 
 
 def get_parameters(model: object) -> list[Tensor]:
-    """The tensors of `get_state_dict`, each once: what an optimizer takes (it trains the parameters among them)."""
+    """The tensors of `get_state_dict`, each once: what an optimizer takes (it trains the parameters among them).
+
+    >>> [p.shape for p in get_parameters(nn.Linear(3, 2))]
+    [(2, 3), (2,)]
+    """
     return list({id(t): t for t in get_state_dict(model).values()}.values())
 
 
@@ -100,6 +107,11 @@ def load_state_dict(model: object, state: Mapping[str, Tensor], strict: bool = T
 
     Errors, all before anything is changed: KeyError for names that only one side has (`strict=False` ignores them),
     ValueError for shapes that differ.
+
+    >>> a, b = nn.Linear(3, 2), nn.Linear(3, 2)
+    >>> load_state_dict(a, get_state_dict(b))
+    >>> (a.weight == b.weight).all().item()
+    True
     """
     own = get_state_dict(model)
     if strict:
@@ -131,6 +143,10 @@ def safe_load_metadata(path: PathLike) -> tuple[int, dict[str, Any]]:
 
     Errors: FileNotFoundError, or FileFormatError for anything the format does not allow: a header too long or cut
     short, names that repeat, unknown dtypes, sizes that do not match, overlaps, gaps, data outside of the file.
+
+    >>> safe_save({"w": Tensor([1.0])}, folder / "w.safetensors", {"step": "7"})
+    >>> safe_load_metadata(folder / "w.safetensors")[1]["__metadata__"]
+    {'step': '7'}
     """
     with open_file(path, "a safetensors file") as file:
         size = os.fstat(file.fileno()).st_size
@@ -205,6 +221,10 @@ def safe_load(path: PathLike) -> dict[str, Tensor]:
     """The tensors of a safetensors file by name, on the file's own device: read when they are used or moved.
 
     Errors: as `safe_load_metadata`.
+
+    >>> safe_save({"w": Tensor([[1.0, 2.0]])}, folder / "w.safetensors")
+    >>> safe_load(folder / "w.safetensors")["w"].shape
+    (1, 2)
     """
     start, header = safe_load_metadata(path)
     out = {}
@@ -220,6 +240,10 @@ def safe_save(tensors: Mapping[str, Tensor], path: PathLike, metadata: Mapping[s
     not at all.
 
     Errors: TypeError for what is no tensor, ValueError for a name the format keeps for itself, OSError of the disk.
+
+    >>> safe_save({"w": Tensor([1.0, 2.0])}, folder / "w.safetensors")
+    >>> safe_load(folder / "w.safetensors")["w"].tolist()
+    [1.0, 2.0]
     """
     for name, t in tensors.items():
         if not isinstance(t, Tensor):

@@ -153,6 +153,10 @@ def npy_load(path: PathLike) -> Tensor:
 
     Errors: FileNotFoundError, or FileFormatError for files that are cut short, hold more than they say, or hold
     objects.
+
+    >>> np.save(folder / "x.npy", [[1, 2]])
+    >>> npy_load(folder / "x.npy").tolist()
+    [[1, 2]]
     """
     with open_file(path, "an .npy file") as file:
         size = os.fstat(file.fileno()).st_size
@@ -166,6 +170,10 @@ def npz_load(path: PathLike) -> dict[str, Tensor]:
     """The arrays of an `.npz` file by name: stored ones as `npy_load`, compressed ones unpacked now.
 
     Errors: those of `npy_load` and `zip_extract`.
+
+    >>> np.savez(folder / "x.npz", a=[1, 2])
+    >>> npz_load(folder / "x.npz")["a"].tolist()
+    [1, 2]
     """
     out, left = {}, INFLATE_LIMIT
     with open_file(path, "an .npz file") as file:
@@ -245,7 +253,12 @@ def _swapped(raw: bytes, dtype: DType, shape: tuple[int, ...], columns: bool) ->
 
 
 def npy_save(tensor: Tensor, path: PathLike) -> None:
-    """Write a tensor as an `.npy` file, which appears when it is whole, or not at all. bfloat16 and fp8 as float32."""
+    """Write a tensor as an `.npy` file, which appears when it is whole, or not at all. bfloat16 and fp8 as float32.
+
+    >>> npy_save(Tensor([[1, 2]]), folder / "x.npy")
+    >>> np.load(folder / "x.npy").tolist()
+    [[1, 2]]
+    """
     import numpy as np
 
     with whole_file(Path(path)) as file:
@@ -253,7 +266,12 @@ def npy_save(tensor: Tensor, path: PathLike) -> None:
 
 
 def npz_save(tensors: Mapping[str, Tensor], path: PathLike) -> None:
-    """Write tensors by name as an `.npz` file (stored, not compressed, so that it can be read in parts)."""
+    """Write tensors by name as an `.npz` file (stored, not compressed, so that it can be read in parts).
+
+    >>> npz_save({"a": Tensor([1, 2])}, folder / "x.npz")
+    >>> np.load(folder / "x.npz")["a"].tolist()
+    [1, 2]
+    """
     import numpy as np
 
     with whole_file(Path(path)) as file, zipfile.ZipFile(file, "w") as archive:
