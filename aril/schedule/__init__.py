@@ -24,6 +24,7 @@ from aril.schedule.kernels import Item, Schedule, Temp
 from aril.schedule.lower import lower
 from aril.schedule.normalize import Normalized, normalize
 from aril.schedule.online import divide_after_sums, split_with_maximum
+from aril.schedule.operands import lay_out_operands
 from aril.schedule.prepare import (
     drop_marks,
     empty_reductions,
@@ -47,6 +48,7 @@ PASSES = (
     divide_after_sums,
     split_with_maximum,
     split_long_reductions,
+    lay_out_operands,
 )
 
 _CACHE: dict[tuple[Any, ...], Schedule] = {}

@@ -207,7 +207,7 @@ def _split_reduction(u: UOp) -> UOp:
     size = results * length * x.dtype.itemsize
     if len(axes) > 1 or size < LARGE_MATRIX or length < 4 * PART_ROWS:
         return u
-    columns = _inner_axis(x)
+    columns = inner_axis(x)
     if columns is None or columns in axes or shape[columns] > MANY_COLUMNS:
         return u
     if results >= FEW_MATRICES * shape[columns]:
@@ -235,7 +235,7 @@ def _in_parts(u: UOp, axis: int, parts: int, columns: bool) -> UOp:
     return UOp(op, (total, reduce(cut(n - rest, rest), op, axes))) if rest else total
 
 
-def _inner_axis(x: UOp) -> int | None:
+def inner_axis(x: UOp) -> int | None:
     """The axis of `x` along which the largest storage it reads lies in a row; None where that is unclear."""
     best: tuple[int, int | None] = (0, None)
     stack: list[tuple[UOp, tuple[int | None, ...]]] = [(x, tuple(range(len(x.shape))))]

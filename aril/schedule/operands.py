@@ -1,0 +1,98 @@
+"""Operands of contractions are laid out as their loops read them, where that is worth a copy.
+
+In: the tensor graph before fusion. Out: the same, with casts done on storage in its own order, and with operands that
+every step of the sum would read from another line copied so that the sum goes along a row.
+"""
+
+from __future__ import annotations
+
+import math
+
+from aril.ops import Ops
+from aril.schedule.fuse import is_contraction, is_leaf
+from aril.schedule.prepare import inner_axis
+from aril.uop import UOp
+from aril.uop.shape import permute
+
+LINES = 512  # of a first-level cache: sums of fewer steps find their lines again there
+PAGE, AT_PAGES = 4096, 64  # lines a page apart share a set of the cache: few stay
+APART = 256  # bytes between the lines of two steps from which prefetching does not help
+USES = 128  # how often each element is read: a copy is one read and one write
+
+_CHAIN = frozenset({Ops.RESHAPE, Ops.PERMUTE, Ops.EXPAND, Ops.CAST})
+
+
+def lay_out_operands(sink: UOp) -> UOp:
+    """`a.T @ b` copies a.T where it is large; casts of moved storage become moved casts.
+
+    Before: ``REDUCE(MUL(EXPAND(PERMUTE(a)), EXPAND(CAST(PERMUTE(b)))), ADD)``. After: ``REDUCE(MUL(EXPAND(CONTIGUOUS(
+    PERMUTE(a))), EXPAND(PERMUTE(CAST(b)))), ADD)``.
+    """
+    order = sink.toposort()
+    readers: dict[UOp, int] = {}
+    for u in order:
+        for s in u.src:
+            readers[s] = readers.get(s, 0) + 1
+    done: dict[UOp, UOp] = {}
+    for u in order:
+        src = tuple([done[s] for s in u.src])
+        if u.op is Ops.REDUCE and u.arg[0] is Ops.ADD and u.src[0].op is Ops.MUL and is_contraction(u):
+            src = (src[0].with_src(tuple([_laid_out(u, s, done[s], readers) for s in u.src[0].src])),)
+        done[u] = u.with_src(src) if u.src else u
+    return done[sink]
+
+
+def _laid_out(u: UOp, old: UOp, new: UOp, readers: dict[UOp, int]) -> UOp:
+    """Operand `old` of contraction `u` as its kernel is to read it; `new` is what it has become so far."""
+    chain: list[UOp] = []
+    value = new
+    while value.op in _CHAIN and len(value.src) == 1:
+        chain.append(value)
+        value = value.src[0]
+    if not chain:
+        return new
+    below = old
+    for _ in chain:
+        below = below.src[0]
+    if not is_leaf(value) and value.op is not Ops.CONTIGUOUS and readers.get(below, 0) < 2:
+        return new  # it may be computed in place
+    if is_leaf(value) and any(m.op is Ops.CAST for m in chain):
+        final = new.dtype
+        value = value.cast(final)
+        for m in reversed(chain):
+            value = value if m.op is Ops.CAST else m.with_src((value,))
+        new = value
+    return _copied(u, new) if _is_scattered(u, new) else new
+
+
+def _is_scattered(u: UOp, operand: UOp) -> bool:
+    """Whether steps of the sum read lines of `operand` that lie apart and are gone from cache at the next row."""
+    body, axes = u.src[0], u.arg[1]
+    shape = [d for d in body.shape if isinstance(d, int)]
+    if len(shape) < len(body.shape) or len(axes) != 1 or operand.shape != body.shape:
+        return False
+    inner = inner_axis(operand)
+    wide = [i for i, d in enumerate(shape) if d > 1 and i not in axes]
+    if inner is None or inner in axes or inner == wide[-1]:  # lanes of the tile are loaded together
+        return False
+    own = _own_elements(operand)
+    if math.prod(shape) < USES * own or own < shape[inner] * shape[axes[0]]:
+        return False
+    apart = shape[inner] * operand.dtype.itemsize
+    return apart >= APART and (shape[axes[0]] > LINES or apart % PAGE == 0 and shape[axes[0]] >= AT_PAGES)
+
+
+def _own_elements(operand: UOp) -> int:
+    while operand.op is Ops.EXPAND:
+        operand = operand.src[0]
+    return math.prod([d for d in operand.shape if isinstance(d, int)])
+
+
+def _copied(u: UOp, operand: UOp) -> UOp:
+    """`operand` read from a copy of it in which the axis of the sum is the last."""
+    if operand.op is Ops.EXPAND:
+        return operand.with_src((_copied(u, operand.src[0]), *operand.src[1:]))
+    axis = u.arg[1][0]
+    order = [*[i for i in range(len(operand.shape)) if i != axis], axis]
+    copy = UOp(Ops.CONTIGUOUS, (permute(operand, tuple(order)),))
+    return permute(copy, tuple([order.index(i) for i in range(len(order))]))
