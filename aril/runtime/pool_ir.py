@@ -26,7 +26,9 @@ Q_FIRST, Q_END, Q_HOME = 0, 8, 16
 RECORD_BYTES = 64
 R_FN, R_ARGS, R_CHUNKS, R_WAITS, R_WAIT_COUNT = 0, 8, 16, 24, 32
 R_NEXT = 40  # i64: the next chunk to hand out
-R_LEFT = 48  # i64: chunks not done yet, and ASLEEP where somebody sleeps until there are none
+R_LEFT = (
+    48  # i64: chunks not done yet (1 where there are none to do), and ASLEEP where somebody sleeps until there are none
+)
 _ASLEEP = 1 << 62
 
 COPY_BYTES = 256 << 10  # a chunk of a copy

@@ -67,7 +67,8 @@ class PoolRing(Ring):
         return _CHUNKS
 
     def rearm(self, chunks: UOp) -> dict[int, UOp]:
-        return {pool_ir.R_NEXT // WORD: UOp.const(dtypes.int64, 0), _LEFT: chunks}
+        one = UOp.const(dtypes.int64, 1)
+        return {pool_ir.R_NEXT // WORD: UOp.const(dtypes.int64, 0), _LEFT: UOp(Ops.MAX, (chunks, one))}
 
     def submit(self, batch: UOp) -> UOp:
         address = UOp.variable("ring_run", 0, 1 << 62, dtypes.int64)

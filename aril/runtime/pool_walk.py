@@ -196,9 +196,8 @@ look:
   %many = icmp ugt i64 %chunks, 1
   br i1 %many, label %peek, label %few
 few:
+  ; a record without chunks does nothing, but not before its waits are over: others rely on that
   %none = icmp eq i64 %chunks, 0
-  br i1 %none, label %skip, label %one
-one:
   br i1 %mine, label %own, label %other
 own:
   %oready = call i1 @is_ready(ptr %rec, i1 %ask)
@@ -210,9 +209,13 @@ contend:
   %first = icmp eq i64 %took, 0
   br i1 %first, label %single, label %skip
 single:
+  br i1 %none, label %ownend, label %owncall
+owncall:
   %ofn = load ptr, ptr %rec, align 8
   %oargs = load ptr, ptr %argsp, align 8
   call void %ofn(ptr %oargs, i64 0, ptr %scratch)
+  br label %ownend
+ownend:
   call void @finish(ptr %pool, ptr %rec, i64 1)
   br label %advance
 other:
@@ -231,9 +234,13 @@ grab:
   %sfirst = icmp eq i64 %stook, 0
   br i1 %sfirst, label %stolen, label %skip
 stolen:
+  br i1 %none, label %stolenend, label %stolencall
+stolencall:
   %sfn = load ptr, ptr %rec, align 8
   %sargs = load ptr, ptr %argsp, align 8
   call void %sfn(ptr %sargs, i64 0, ptr %scratch)
+  br label %stolenend
+stolenend:
   call void @finish(ptr %pool, ptr %rec, i64 1)
   br label %advance
 peek:
@@ -271,8 +278,8 @@ helped:
 skip:
   br label %advance
 advance:
-  %busy3 = phi i1 [true, %single], [%busy2, %stolen], [true, %report], [%busy2, %skip]
-  %stole3 = phi i1 [%stole2, %single], [true, %stolen], [%stole2, %report], [%stole2, %skip]
+  %busy3 = phi i1 [true, %ownend], [%busy2, %stolenend], [true, %report], [%busy2, %skip]
+  %stole3 = phi i1 [%stole2, %ownend], [true, %stolenend], [%stole2, %report], [%stole2, %skip]
   %rec1 = getelementptr i8, ptr %rec, i64 {RECORD_BYTES}
   br label %record
 blocked:

@@ -56,7 +56,7 @@ class Batch:
                 "<QQq", self.memory, QUEUES + QUEUE_BYTES * q, self.address + mine[0], self.address + end, q
             )
         for i, (fn, args, chunks, waits, _) in enumerate(self.records):
-            row = (fn, args, chunks, self.address + at, len(waits), 0, chunks)
+            row = (fn, args, chunks, self.address + at, len(waits), 0, max(chunks, 1))
             struct.pack_into("<QQqQqqq", self.memory, place[i], *row)
             for w in waits:
                 struct.pack_into("<Q", self.memory, at, self.address + place[w] + R_LEFT)
@@ -171,23 +171,38 @@ def test_random_programs_of_several_queues_compute_what_they_would_in_order(add,
             readers, writer = [[] for _ in cells], [None] * len(cells)
             batch, sums = Batch(), []
             for i in range(rng.randint(1, 80)):
-                c, chunks, queue = rng.randrange(5), rng.choice([1, 1, 1, 2, 7, 64]), rng.randrange(queues)
+                c, chunks, queue = rng.randrange(5), rng.choice([0, 1, 1, 1, 2, 7, 64]), rng.randrange(queues)
                 if rng.random() < 0.6:
                     waits = readers[c] + ([writer[c]] if writer[c] is not None else [])
                     batch.add(add, chunks, [cells[c][1]], [i], waits, queue)
                     readers[c], writer[c] = [], i
                     model[c] = [v + i if k < chunks else v for k, v in enumerate(model[c])]
                 else:
-                    out, where = ints(chunks)
+                    out, where = ints(max(chunks, 1))
                     waits = [writer[c]] if writer[c] is not None else []
                     batch.add(total, chunks, [cells[c][1], where], [64], waits, queue)
                     readers[c].append(i)
-                    sums.append((out, [sum(model[c])] * chunks))
+                    sums.append((out, [sum(model[c])] * chunks or [0]))
             if turn % 10 == 0:
                 time.sleep(0.001)  # the workers sleep
             batch.run(pool)
             assert [list(data) for data, _ in cells] == model
             assert [list(out) for out, _ in sums] == [s for _, s in sums]
+
+
+@pytest.mark.parametrize("threads", [1, 2, 4])
+def test_a_record_without_chunks_is_done_when_its_waits_are(add, total, threads):
+    """add in many chunks | nothing, after it | the sum, after nothing: it sees the whole of the first."""
+    with pool_of(threads) as pool:
+        for turn in range(60):
+            data, address = ints()
+            out, where = ints(4)
+            batch = Batch()
+            batch.add(add, N, [address], [1])
+            batch.add(add, 0, [address], [5], waits=[0], queue=turn % 3)
+            batch.add(total, 4, [address, where], [N], waits=[1], queue=1)
+            batch.run(pool)
+            assert list(out) == [N] * 4 and list(data) == [1] * N
 
 
 def test_queues_are_walked_side_by_side(add):
