@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from aril.codegen.accumulate import fresh_id
 from aril.codegen.plan import Plan
-from aril.codegen.steps import Step, flatten_effects
+from aril.codegen.steps import Step, flatten_effects, loops_of
 from aril.ops import Ops
 from aril.uop.args import AddrSpace, AxisType, RangeArg
 from aril.uop.node import UOp
@@ -25,13 +25,18 @@ def is_chain(sink: UOp) -> bool:
 def plan_chain(plan: Plan, choose: Callable[[Plan], None]) -> None:
     """Take for every nest the steps that `choose` takes for it alone."""
     steps = []
-    for nest in plan.sink.src:
-        part = Plan(_alone(plan.sink, nest), plan.renderer)
+    for nest in nests_alone(plan.sink):
+        part = Plan(nest, plan.renderer)
         part.shares = False
         choose(part)
         steps.append(tuple(part.steps))
         plan.stopped = plan.stopped or part.stopped
     plan.do(EachNest(tuple(steps)), "nests of one chunk")
+
+
+def nests_alone(sink: UOp) -> list[UOp]:
+    """Every nest of a chain as a kernel of its own, for which steps can be chosen."""
+    return [_alone(sink, nest) for nest in sink.src]
 
 
 @dataclass(frozen=True)
@@ -54,6 +59,8 @@ class EachNest(Step):
             part = _alone(sink, nest)
             for step in steps:
                 part = step.apply(part)
+            chunks = [r for r in loops_of(part).values() if r.arg.kind is AxisType.GLOBAL and r not in shared]
+            self.need(not chunks, "the nests of a chain share their chunks; a nest cannot have some of its own")
             # panels and loops of the nest have numbers of their own
             nodes = part.toposort()
             own = {u: u.replace(arg=u.arg._replace(slot=slot + u.arg.slot)) for u in nodes if _is_scratch(u)}

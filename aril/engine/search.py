@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Any
 
 from aril import config
@@ -87,8 +88,6 @@ def unsearchable(sink: UOp) -> str:
         return "it divides integers by data"
     if any(u.op in (Ops.CUSTOM, Ops.CUSTOMI, Ops.INS, Ops.ATOMIC, Ops.BARRIER) for u in nodes):
         return "it holds hand-written control"
-    if attention.is_chain(sink):
-        return "its nests hand values on in scratch, and each has steps of its own"
     size = sum([u.arg.size * u.dtype.itemsize for u in nodes if u.op is Ops.PARAM and not u.is_variable])
     if size > MOST_BYTES:
         return f"its arguments take {size} bytes"
@@ -127,7 +126,7 @@ class _Search:
             print(f"search {self._name}: the default steps compute something else than none", file=sys.stderr)
         for number in range(ROUNDS):
             best = kept[0].ns if kept else 0.0
-            lists = [s for c in kept[: self.width] for s in self._moves(c.steps)]
+            lists = [s for c in kept[: self.width] for s in neighbours(self.sink, c.steps, self.renderer)]
             found = self._measure(lists)
             kept = sorted([*kept, *found], key=lambda c: c.ns)[: max(self.width, 2)]
             self._say(number, kept)
@@ -208,13 +207,16 @@ class _Search:
         return sorted(out, key=lambda c: c.ns)
 
     def _is_small(self, sink: UOp) -> bool:
-        """Whether a kernel stays within the settings: copies of the body, nodes after copying."""
-        copies = 1
-        for r in loops_of(sink).values():
-            if r.arg.kind in (AxisType.UPCAST, AxisType.UNROLL):
-                copies *= int(r.src[0].arg)
-        nodes = len([u for u in sink.toposort() if not u.dtype.weak])
-        return copies <= config.BEAM_UPCAST_MAX.value and nodes * copies <= config.BEAM_UOPS_MAX.value * 4
+        """Whether a kernel stays within the settings: copies of each nest's body, nodes after copying."""
+        for nest in sink.src:
+            copies = 1
+            for r in loops_of(UOp.sink(nest)).values():
+                if r.arg.kind in (AxisType.UPCAST, AxisType.UNROLL):
+                    copies *= int(r.src[0].arg)
+            nodes = len([u for u in nest.toposort() if not u.dtype.weak])
+            if copies > config.BEAM_UPCAST_MAX.value or nodes * copies > config.BEAM_UOPS_MAX.value * 4:
+                return False
+        return True
 
     def _compile(self, lists: list[StepList]) -> list[tuple[StepList, Any]]:
         """Each list with its loaded kernel, None where it could not be compiled."""
@@ -239,20 +241,33 @@ class _Search:
             out.append((one, loaded))
         return out
 
-    # --- moves ---
 
-    def _moves(self, now: StepList) -> Iterator[StepList]:
-        """The neighbours of a list: other factors, a step fewer, a move more."""
-        for i, step in enumerate(now):
-            for other in variants(step):
-                yield (*now[:i], other, *now[i + 1 :])
-        for i, step in enumerate(now):
-            if isinstance(step, (Unroll, Chunk, panels.Stage)):
-                yield (*now[:i], *now[i + 1 :])
-        sink = apply_steps(self.sink, now, self.renderer)
-        if sink is not None:
-            for more in additions(sink, max(2, self.renderer.vector_bytes // 4)):
-                yield (*now, *more)
+def neighbours(sink: UOp, now: StepList, renderer: Any) -> Iterator[StepList]:
+    """The lists that differ from `now` in one thing. In a chain of nests, each with a list of its own: in one nest."""
+    if not attention.is_chain(sink):
+        yield from _neighbours(sink, now, renderer)
+        return
+    lists = now[0].steps if now and isinstance(now[0], attention.EachNest) else ((),) * len(sink.src)
+    nests = attention.nests_alone(sink)
+    turns = [_neighbours(nest, one, renderer) for nest, one in zip(nests, lists, strict=True)]
+    for found in zip_longest(*turns):
+        for i, one in enumerate(found):
+            if one is not None:
+                yield (attention.EachNest((*lists[:i], one, *lists[i + 1 :])),)
+
+
+def _neighbours(sink: UOp, now: StepList, renderer: Any) -> Iterator[StepList]:
+    """Other factors, a step fewer, a move more."""
+    for i, step in enumerate(now):
+        for other in variants(step):
+            yield (*now[:i], other, *now[i + 1 :])
+    for i, step in enumerate(now):
+        if isinstance(step, (Unroll, Chunk, panels.Stage)):
+            yield (*now[:i], *now[i + 1 :])
+    after = apply_steps(sink, now, renderer)
+    if after is not None:
+        for more in additions(after, max(2, renderer.vector_bytes // 4)):
+            yield (*now, *more)
 
 
 def tile_lists(sink: UOp, renderer: Any, most: int) -> Iterator[StepList]:
@@ -348,11 +363,18 @@ def _recall(key: str) -> tuple[list[Candidate], bool]:
 
 
 def _row(step: Step) -> list[Any]:
-    return [type(step).__name__, *[getattr(step, f.name) for f in dataclasses.fields(step)]]
+    return [type(step).__name__, *[_plain(getattr(step, f.name)) for f in dataclasses.fields(step)]]
+
+
+def _plain(x: Any) -> Any:
+    """A field of a step as JSON has it; a step in it (of a nest) as {name: fields}."""
+    if isinstance(x, Step):
+        return {type(x).__name__: _row(x)[1:]}
+    return [_plain(y) for y in x] if isinstance(x, tuple) else x
 
 
 def _step(row: list[Any]) -> Step:
-    kinds = {**vars(steps), **vars(panels)}
+    kinds = {**vars(steps), **vars(panels), **vars(attention)}
     kind = kinds[row[0]]
     if not (isinstance(kind, type) and issubclass(kind, Step)):
         raise ValueError(f"{row[0]} is no step")
@@ -360,4 +382,7 @@ def _step(row: list[Any]) -> Step:
 
 
 def _tuples(x: Any) -> Any:
+    if isinstance(x, dict):
+        ((name, fields),) = x.items()
+        return _step([name, *fields])
     return tuple([_tuples(y) for y in x]) if isinstance(x, list) else x

@@ -7,8 +7,11 @@ import json
 import numpy as np
 import pytest
 
+from aril.codegen import attention, heuristics
+from aril.codegen.accumulate import separate
 from aril.codegen.panels import Stage
-from aril.codegen.steps import Chunk, Split, Step, StepError, Unroll, Upcast, Vectorize
+from aril.codegen.plan import Plan
+from aril.codegen.steps import Chunk, Split, Step, StepError, Unroll, Upcast, Vectorize, loops_of
 from aril.config import Context
 from aril.device import Device
 from aril.dtype import dtypes
@@ -20,7 +23,7 @@ from aril.runtime import cache
 from aril.schedule import normalize, schedule
 from aril.schedule.lower import lower
 from aril.tensor import Tensor
-from aril.uop import UOp
+from aril.uop import AxisType, UOp
 
 FAST = {"BEAM": 1, "BEAM_TIMEOUT": 1, "BEAM_REPEATS": 1}
 
@@ -166,6 +169,48 @@ def test_moves_are_steps_that_fit_or_are_refused():
     assert search.apply_steps(sink, (Split((99,), 2),), renderer) is None
     with pytest.raises(StepError):
         Split((99,), 2).apply(sink)
+
+
+def attention_kernel() -> UOp:
+    q, k, v = stored(2, 32, 16), stored(2, 32, 16), stored(2, 32, 16)
+    return kernel_of(q.scaled_dot_product_attention(k, v))
+
+
+def test_the_nests_of_attention_are_searched_each_for_itself(monkeypatch):
+    body, renderer = attention_kernel(), renderer_of("CPU")
+    sink = separate(lower(body))
+    assert attention.is_chain(sink) and search.unsearchable(sink) == ""
+    plan = Plan(sink, renderer)
+    heuristics.choose(plan)
+    (now,) = plan.steps
+    changed = set()
+    for (other,) in search.neighbours(sink, (now,), renderer):
+        assert isinstance(other, attention.EachNest)
+        different = [i for i, (a, b) in enumerate(zip(now.steps, other.steps, strict=True)) if a != b]
+        assert len(different) == 1
+        changed.update(different)
+    assert changed == set(range(len(sink.src)))
+    monkeypatch.setattr(search, "WORTH", 10.0)  # keep what was found even if it is no faster
+    with Context(**FAST):
+        found = search.tuned(body, "CPU", renderer, "key", ())
+    kept, is_done = search._recall("key")
+    assert is_done and (not kept or found.arg.opts_to_apply == kept[0].steps)
+    check = trial.Trial(sink, "CPU", load(body, ()))
+    assert check.is_right(load(found))
+
+
+def test_steps_of_nests_come_back_from_disk():
+    steps = (attention.EachNest(((Split((0,), 8, "peel"), Vectorize((0, 1))), (), (Stage(1, ((2,), (0, 1))),))),)
+    search.remember("key", [search.Candidate(steps, 3.0)], False)
+    assert search._recall("key") == ([search.Candidate(steps, 3.0)], False)
+
+
+def test_a_nest_of_a_chain_has_no_chunks_of_its_own():
+    sink = separate(lower(attention_kernel()))
+    loop = next(r for r in loops_of(attention.nests_alone(sink)[0]).values() if r.arg.kind is AxisType.LOOP)
+    lists = ((Chunk((loop.arg.id,)),), *[()] * (len(sink.src) - 1))
+    with pytest.raises(StepError, match="share their chunks"):
+        attention.EachNest(lists).apply(sink)
 
 
 def test_a_capture_searches_under_jitbeam(monkeypatch):
