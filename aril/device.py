@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from aril.config import DEBUG, DEV
+from aril.forks import renewed_in_child
 
 if TYPE_CHECKING:
     from aril.dtype import DType
@@ -501,13 +500,8 @@ class _Registry:
     def __init__(self) -> None:
         self._modules = {name: f"aril.runtime.{name.lower()}" for name in ("CPU", "PYTHON", "NULL", "DISK", "NPY")}
         self._open: dict[str, DeviceBase] = {}
-        self._lock = threading.RLock()
+        self._lock = renewed_in_child(self, "_lock")
         self._default: str | None = None
-        # A child of fork must not inherit the lock as another thread held it.
-        os.register_at_fork(after_in_child=self._after_fork)
-
-    def _after_fork(self) -> None:
-        self._lock = threading.RLock()
 
     def register(self, name: str, module: str) -> None:
         """Add a device type: `module` holds one DeviceBase with `NAME == name`."""

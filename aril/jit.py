@@ -9,7 +9,6 @@ import functools
 import gc
 import itertools
 import os
-import threading
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, ParamSpec, TypeVar, overload
@@ -21,6 +20,7 @@ from aril.engine.hazards import Area, written_twice
 from aril.engine.lock import locked, noted
 from aril.engine.realize import Capture, JitError, Launch, is_realized, local, storage_of
 from aril.engine.replay import Batch, root_of
+from aril.forks import renewed_in_child
 from aril.jit_arguments import (
     Arguments,
     Sharing,
@@ -106,7 +106,9 @@ class Jit(Generic[P, R]):
         self.others: list[Captured] = []  # for calls that share memory in other ways
         self.of_owner: dict[int, tuple[weakref.ref[Any], Jit[P, R]]] = {}  # of a method: one for each object
         self.names = parameter_names(function)
-        self.lock = threading.RLock()  # calls of one capture come one after the other: they share its records
+        self.lock = renewed_in_child(
+            self, "lock"
+        )  # calls of one capture come one after the other: they share its records
         functools.update_wrapper(self, function)
 
     def __get__(self, owner: object, kind: type | None = None) -> Any:

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import math
 import os
-import threading
 from typing import Any
 
 from aril.config import SEED, TRAINING
 from aril.dtype import DTypeLike, dtypes, to_dtype
+from aril.forks import renewed_in_child
 from aril.mixin.base import shape_arg
 from aril.ops import Ops
 from aril.tensor_memory import working_device
@@ -29,7 +29,7 @@ class _Stream:
     """The state: key, counters given out, and the counters on devices that captured functions use."""
 
     def __init__(self) -> None:
-        self.lock = threading.RLock()
+        self.lock = renewed_in_child(self, "lock")
         self.key: int | None = None
         self.next = 0
         self.captured: dict[Any, Any] = {}

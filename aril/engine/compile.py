@@ -10,7 +10,6 @@ import json
 import os
 import pickle
 import sys
-import threading
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -18,6 +17,7 @@ from typing import Any
 from aril import config
 from aril.device import CompiledKernel, Device, Program
 from aril.engine import profile
+from aril.forks import renewed_in_child
 from aril.ops import Ops
 from aril.runtime import cache
 from aril.uop import Estimates, UOp
@@ -78,7 +78,7 @@ def evaluate(expression: Any, values: dict[str, int]) -> int:
 
 
 _loaded: dict[tuple[UOp, str, str], Loaded] = {}
-_lock = threading.Lock()
+_lock = renewed_in_child(sys.modules[__name__], "_lock")
 stats = {"memory": 0, "disk": 0, "compiled": 0}
 
 

@@ -7,22 +7,19 @@ Building graphs needs no lock; kernels of one realization run while it is held.
 from __future__ import annotations
 
 import functools
-import os
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
+from aril.forks import fork_waits_for, renewed_in_child
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_held = [threading.RLock()]
-
-
-def _renew() -> None:
-    _held[0] = threading.RLock()  # the thread that held it does not exist in a forked process
-
-
-os.register_at_fork(after_in_child=_renew)
+_held = renewed_in_child(sys.modules[__name__], "_held")
+# A fork in the middle of another thread's work would leave the child half of it.
+fork_waits_for(lambda seconds: _held.acquire(timeout=seconds), lambda: _held.release())
 
 
 class _Noted(threading.local):
@@ -43,7 +40,7 @@ def locked(function: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(function)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
-        with _held[0]:
+        with _held:
             return function(*args, **kwargs)
 
     return wrapper

@@ -11,8 +11,8 @@ import mmap
 import os
 import signal
 import struct
-import threading
 
+from aril.forks import renewed_in_child
 from aril.runtime.elf import LoadedObject, ObjectError, load_object
 from aril.runtime.llvm import compile_cached
 from aril.runtime.target import generic_target, host_target
@@ -86,7 +86,7 @@ class _Table:
         self._messages: dict[int, ctypes.Array[ctypes.c_char]] = {}
         self._unused: list[int] = []
         self._used = 0
-        self._lock = threading.RLock()
+        self._lock = renewed_in_child(self, "_lock")
         entries = ctypes.addressof(ctypes.c_char.from_buffer(self._entries))
         symbols = code.symbols
         for name, value in (("table", entries), ("before", ctypes.addressof(self._before))):
@@ -132,14 +132,6 @@ def install() -> None:
             _table = _Table(load_object(compile_cached(text, generic_target(arch))))
         except (ObjectError, OSError):
             return  # a comfort only
-
-
-def _after_fork() -> None:
-    if _table is not None:
-        _table._lock = threading.RLock()  # a thread that does not exist in the child may have held it
-
-
-os.register_at_fork(after_in_child=_after_fork)
 
 
 def register(code: LoadedObject, name: str) -> int:

@@ -6,10 +6,11 @@ Importing llvmlite costs 0.16 s, so it happens at the first compilation, never w
 from __future__ import annotations
 
 import re
-import threading
+import sys
 from functools import lru_cache
 from typing import Any
 
+from aril.forks import renewed_in_child
 from aril.runtime import cache
 from aril.runtime.target import HostTarget, host_target
 
@@ -71,7 +72,7 @@ def host_features() -> tuple[str, str]:
     return cpu, features
 
 
-_lock = threading.Lock()
+_lock = renewed_in_child(sys.modules[__name__], "_lock")
 
 
 @lru_cache(maxsize=1)

@@ -10,12 +10,11 @@ import contextlib
 import ctypes
 import mmap
 import os
-import threading
-import weakref
 from functools import lru_cache
 
 from aril.config import ALLOC_CACHE_LIMIT
 from aril.device import Allocator
+from aril.forks import renewed_in_child
 from aril.runtime.target import read_line
 
 ALIGN = 64
@@ -35,18 +34,6 @@ def size_class(nbytes: int) -> int:
     return -(-nbytes // unit) * unit
 
 
-_allocators: weakref.WeakSet[CPUAllocator] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    """A thread that does not exist in the child may have held a lock."""
-    for one in _allocators:
-        one._lock = threading.RLock()
-
-
-os.register_at_fork(after_in_child=_after_fork)
-
-
 class CPUAllocator(Allocator):
     """Process memory by size class, with a cache of freed blocks up to `limit` bytes (ALLOC_CACHE_LIMIT)."""
 
@@ -60,8 +47,7 @@ class CPUAllocator(Allocator):
         self.cached = 0  # bytes waiting for reuse
         self.mapped = 0  # bytes held from the system
         # A finalizer may free a buffer while this thread allocates one: the lock must let it in.
-        self._lock = threading.RLock()
-        _allocators.add(self)
+        self._lock = renewed_in_child(self, "_lock")
 
     @property
     def limit(self) -> int:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import math
-import threading
+import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Union
 
 from aril.dtype import DType, PyScalar, dtypes, promote, strong, to_dtype, wrap
+from aril.forks import renewed_in_child
 from aril.mixin import OpMixin
 from aril.ops import OpGroup, Ops
 from aril.uop.args import AddrSpace, AxisType, ParamArg, RangeArg
@@ -32,7 +33,7 @@ class _Ref(weakref.ref):  # type: ignore[type-arg]
 # A dead entry is only noted in the callback and swept later in a loop: dropping a chain of any depth never recurses.
 _nodes: dict[tuple[Any, ...], _Ref] = {}
 _dead: list[_Ref] = []
-_lock = threading.RLock()
+_lock = renewed_in_child(sys.modules[__name__], "_lock")
 _note_dead = _dead.append
 _state = {"origin": None}  # hook that names the user's line for new nodes, set while something asks for it
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import inspect
 import itertools
-import threading
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from aril.dtype import DType
+from aril.forks import renewed_in_child
 from aril.ops import OpGroup, Ops
 from aril.uop.node import UOp
 
@@ -252,7 +253,7 @@ def _never(u: UOp, ctx: Any) -> None:
     return None
 
 
-_build_lock = threading.RLock()
+_build_lock = renewed_in_child(sys.modules[__name__], "_build_lock")
 
 
 class Rules:
