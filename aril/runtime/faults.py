@@ -23,46 +23,119 @@ CAPACITY = 1 << 14  # kernels loaded at once; further ones crash without their n
 _SIGACTION = 152  # bytes of glibc's struct sigaction: handler, 128 bytes of mask, flags, restorer
 _SA_SIGINFO = 4
 
-# Where the interrupted instruction's address lies in ucontext_t: gregs[REG_RIP] on x86-64, mcontext.pc on AArch64.
-_PC = {"x86_64": 168, "aarch64": 440}
+# Where the interrupted instruction's address, the stack pointer and (AArch64) the link register lie in ucontext_t:
+# gregs[REG_RIP] and gregs[REG_RSP] on x86-64; mcontext.pc, .sp and .regs[30] on AArch64.
+_PLACES = {"x86_64": (168, 160, 168), "aarch64": (440, 432, 424)}
 
 _TEXT = """
 @aril_fault_table = global ptr null
 @aril_fault_count = global i64 0
 @aril_fault_before = global ptr null
+@called = internal constant [44 x i8] c"aril: in a function that this kernel called\\0A"
 declare i64 @write(i32, ptr, i64)
 declare i32 @sigaction(i32, ptr, ptr)
+declare i32 @getpid()
+declare i64 @process_vm_readv(i32, ptr, i64, ptr, i64, i64)
 
-define void @aril_fault(i32 %signal, ptr %info, ptr %context) {
+; the entry of the kernel that an address lies in, or null
+define internal ptr @find(i64 %address) {
 entry:
-  %pcp = getelementptr i8, ptr %context, i64 {PC}
-  %pc = load i64, ptr %pcp
   %table = load ptr, ptr @aril_fault_table
   %count = load i64, ptr @aril_fault_count
   br label %loop
 loop:
   %i = phi i64 [0, %entry], [%i1, %next]
   %more = icmp ult i64 %i, %count
-  br i1 %more, label %look, label %out
+  br i1 %more, label %look, label %none
 look:
   %at = shl i64 %i, 5
   %e = getelementptr i8, ptr %table, i64 %at
   %ep = getelementptr i8, ptr %e, i64 8
-  %np = getelementptr i8, ptr %e, i64 16
-  %lp = getelementptr i8, ptr %e, i64 24
   %low = load i64, ptr %e
   %high = load i64, ptr %ep
-  %above = icmp uge i64 %pc, %low
-  %below = icmp ult i64 %pc, %high
+  %above = icmp uge i64 %address, %low
+  %below = icmp ult i64 %address, %high
   %hit = and i1 %above, %below
   br i1 %hit, label %found, label %next
 next:
   %i1 = add i64 %i, 1
   br label %loop
 found:
+  ret ptr %e
+none:
+  ret ptr null
+}
+
+define internal void @tell(ptr %e) {
+  %np = getelementptr i8, ptr %e, i64 16
+  %lp = getelementptr i8, ptr %e, i64 24
   %message = load ptr, ptr %np
   %length = load i64, ptr %lp
   %w = call i64 @write(i32 2, ptr %message, i64 %length)  ; at once: several threads may crash together
+  ret void
+}
+
+define void @aril_fault(i32 %signal, ptr %info, ptr %context) {
+entry:
+  %words = alloca [64 x i64]
+  %here = alloca [2 x i64]
+  %there = alloca [2 x i64]
+  %pcp = getelementptr i8, ptr %context, i64 {PC}
+  %pc = load i64, ptr %pcp
+  %inside = call ptr @find(i64 %pc)
+  %own = icmp ne ptr %inside, null
+  br i1 %own, label %itself, label %link
+itself:
+  call void @tell(ptr %inside)
+  br label %out
+link:
+  ; a function that the kernel called: where it returns to is in a register or on the stack
+  %lrp = getelementptr i8, ptr %context, i64 {LR}
+  %lr = load i64, ptr %lrp
+  %spp = getelementptr i8, ptr %context, i64 {SP}
+  %sp = load i64, ptr %spp
+  %wordsaddress = ptrtoint ptr %words to i64
+  store i64 %wordsaddress, ptr %here
+  %herelength = getelementptr i64, ptr %here, i64 1
+  store i64 512, ptr %herelength
+  %therelength = getelementptr i64, ptr %there, i64 1
+  store i64 512, ptr %therelength
+  %pid = call i32 @getpid()
+  %returns = call ptr @find(i64 %lr)
+  %linked = icmp ne ptr %returns, null
+  br i1 %linked, label %caller, label %block
+block:
+  ; read by the system, which refuses what is not there: the stack may end soon
+  %k = phi i64 [0, %link], [%k1, %nextblock]
+  %offset = shl i64 %k, 9
+  %from = add i64 %sp, %offset
+  store i64 %from, ptr %there
+  %got = call i64 @process_vm_readv(i32 %pid, ptr %here, i64 1, ptr %there, i64 1, i64 0)
+  %whole = icmp eq i64 %got, 512
+  br i1 %whole, label %word, label %out
+word:
+  %j = phi i64 [0, %block], [%j1, %nextword]
+  %wp = getelementptr i64, ptr %words, i64 %j
+  %address = load i64, ptr %wp
+  %e = call ptr @find(i64 %address)
+  %hit = icmp ne ptr %e, null
+  br i1 %hit, label %check, label %nextword
+check:
+  %start = load i64, ptr %e
+  %later = icmp ne i64 %start, %address  ; a pointer to a kernel is no place to return to
+  br i1 %later, label %caller, label %nextword
+nextword:
+  %j1 = add i64 %j, 1
+  %morewords = icmp ult i64 %j1, 64
+  br i1 %morewords, label %word, label %nextblock
+nextblock:
+  %k1 = add i64 %k, 1
+  %moreblocks = icmp ult i64 %k1, 16
+  br i1 %moreblocks, label %block, label %out
+caller:
+  %who = phi ptr [%returns, %link], [%e, %check]
+  call void @tell(ptr %who)
+  %w = call i64 @write(i32 2, ptr @called, i64 44)
   br label %out
 out:
   ; the handler of before sees the same fault again when we return
@@ -126,9 +199,11 @@ def install() -> None:
     """Have crashes in kernels end with the kernel's name. Once a process; nothing where that is not possible."""
     global _table
     arch = host_target().arch
-    if _table is None and arch in _PC and os.name == "posix":
+    if _table is None and arch in _PLACES and os.name == "posix":
         try:
-            text = _TEXT.replace("{PC}", str(_PC[arch]))
+            text = _TEXT
+            for name, place in zip(("PC", "SP", "LR"), _PLACES[arch], strict=True):
+                text = text.replace(f"{{{name}}}", str(place))
             _table = _Table(load_object(compile_cached(text, generic_target(arch))))
         except (ObjectError, OSError):
             return  # a comfort only

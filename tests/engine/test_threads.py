@@ -1,11 +1,18 @@
-"""Several Python threads build, compile and realize at once; a process forked afterwards computes too; errors leave
-caches sane.
+"""Several Python threads build, compile and realize at once; processes forked or spawned afterwards compute too; errors
+leave caches sane; what crashes says which kernel it was.
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import signal
+import subprocess
+import sys
+import textwrap
 import threading
+import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +20,11 @@ import pytest
 
 from aril import Tensor, jit
 from aril.engine import compile as compiler
+from aril.runtime import workers
+from aril.runtime.workers import WorkerError
+from tests.engine.child import compute
+
+ROOT = str(Path(__file__).parents[2])
 
 
 def test_threads_at_once() -> None:
@@ -87,3 +99,107 @@ def test_an_error_while_compiling_leaves_everything_usable(
         with pytest.raises(type(error)):
             y.realize()
     assert y.item() == pytest.approx(26.25 + 7 * (0.5 if isinstance(error, RuntimeError) else 0.75))
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_processes_of_every_kind_compute_after_the_parent_has(method: str) -> None:
+    assert compute(3) == 3 * 4950 + 100
+    context = multiprocessing.get_context(method)
+    with context.Pool(2) as pool:
+        assert pool.map_async(compute, range(4)).get(60) == [k * 4950 + 100 for k in range(4)]
+
+
+FORKS = """
+    import os, signal, sys, threading, time
+    import numpy as np
+    from aril import Tensor, jit
+
+    stop = threading.Event()
+    numbers = np.arange(100, dtype=np.float32)
+
+    def work(k):
+        step = jit(lambda x: (x * k).sum())
+        i = 0
+        while not stop.is_set():
+            i += 1
+            Tensor.rand(3).realize()
+            (Tensor(numbers[: i % 50 + 2]) * (k + 1)).sum().item()  # new kernels, lazy imports
+            step(Tensor(numbers)).item()
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(3)]
+    for t in threads:
+        t.start()
+    wrong = []
+    for n in range(12):
+        pid = os.fork()
+        if pid == 0:
+            good = (Tensor(numbers) * n).sum().item() == 4950 * n and Tensor.rand(2).shape == (2,)
+            os._exit(0 if good else 1)
+        end = time.monotonic() + 20
+        while (done := os.waitpid(pid, os.WNOHANG))[0] == 0 and time.monotonic() < end:
+            time.sleep(0.005)
+        if done != (pid, 0):
+            wrong.append((n, done))
+            os.kill(pid, signal.SIGKILL)
+            break
+    stop.set()
+    for t in threads:
+        t.join()
+    print("wrong:", wrong)
+"""
+
+
+def run(program: str, **settings: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": ROOT, **settings}
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+
+
+def test_a_fork_while_other_threads_import_compile_and_run() -> None:
+    done = run(FORKS)
+    assert done.stdout == "wrong: []\n", done.stdout + done.stderr
+
+
+BAD_CALL = """
+    from aril import Tensor, dtypes
+    from aril.ops import Ops
+    from aril.uop import KernelInfo, UOp
+
+    def reckless(out, x):
+        i = UOp.range(x.numel(), 0)
+        call = "call float inttoptr (i64 64 to ptr)({t0} {0})"
+        value = UOp(Ops.CUSTOMI, (x[i],), (call, dtypes.float32, "llvm"), dtypes.float32)
+        return out[i].store(value).end(i).sink().replace(arg=KernelInfo("reckless"))
+
+    x = Tensor.arange(8).float().realize()
+    print("before", flush=True)
+    Tensor.custom_kernel(Tensor.empty(8), x, fxn=reckless)[0].realize()
+    print("after")
+"""
+
+
+def test_a_kernel_that_crashes_ends_with_its_name() -> None:
+    began = time.monotonic()
+    done = run(BAD_CALL)
+    assert done.returncode == -signal.SIGSEGV and done.stdout == "before\n"
+    assert "aril: kernel crashed: reckless" in done.stderr, done.stderr
+    assert time.monotonic() - began < 60
+
+
+def test_a_compile_worker_that_dies_is_an_error_with_the_kernels_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = Tensor(np.arange(11, dtype=np.float32)).realize()
+    sums = [(x * k).exp().sum() for k in (1.0625, 2.0625)]
+    products = [(x + k).sin() for k in (1.0625, 2.0625)]
+    submit = workers.submit
+
+    def die(function: str, payload: bytes, label: str = "") -> Any:
+        return submit("tests.runtime.worker_tasks:die", str(int(signal.SIGKILL)).encode(), label)
+
+    with monkeypatch.context() as m:
+        m.setattr(workers, "submit", die)
+        m.setattr(compiler.cache, "get", lambda *_: None)
+        m.setattr(compiler, "PARALLEL_FROM", 2)
+        with pytest.raises(WorkerError, match=r"^[er]_\d\w*: the worker process died \(signal SIGKILL\)"):
+            sums[0].realize(*sums[1:], *products)
+    sums[0].realize(*sums[1:], *products)
+    np.testing.assert_allclose(sums[0].item(), np.exp(np.arange(11) * 1.0625).sum(), rtol=1e-5)
