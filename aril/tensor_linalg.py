@@ -59,8 +59,8 @@ class LinalgMixin:
         V^T (.., k, n) without `full_matrices` (as NumPy's `linalg.svd`).
         Accuracy: values within about 10 * max(m, n) * eps * S[0], mostly better (Demmel and Veselic, "Jacobi's method
         is more accurate than QR", 1992). The number of sweeps is fixed beforehand, enough for convergence in practice.
-        Gradients (Townsend, "Differentiating the singular value decomposition", 2016) of S always; of U and V^T without
-        `full_matrices` where singular values differ.
+        Gradients (Townsend, "Differentiating the singular value decomposition", 2016) of S always; of U and V^T where
+        singular values differ; the columns beyond k that `full_matrices` adds turn with the space they span.
         Errors: ValueError for fewer than two axes.
 
         >>> u, s, vt = Tensor([[3.0, 0.0], [0.0, 2.0]]).svd()
@@ -175,6 +175,7 @@ def _round(p: Any, q: Any, none: list[Any], half: int) -> tuple[Any, Any]:
 
 def _svd_gradient(u: Any, s: Any, vt: Any, du: Any, ds: Any, dvt: Any) -> Any:
     k = s.shape[-1]
+    whole_u, whole_vt = u, vt
     u, vt = u.shrink([*[None] * (u.ndim - 1), (0, k)]), vt.shrink([*[None] * (vt.ndim - 2), (0, k), None])
     v = vt.transpose(-2, -1)
     middle = ds.unsqueeze(-1) * s.eye(k, k, dtype=s.dtype, device=s._device) if ds.shape else None
@@ -186,19 +187,37 @@ def _svd_gradient(u: Any, s: Any, vt: Any, du: Any, ds: Any, dvt: Any) -> Any:
         f = gap.eq(0).where(0, 1 / gap.eq(0).where(1, gap))
         row, column = s.unsqueeze(-2), s.unsqueeze(-1)
         if du.shape:
+            beyond = _columns_beyond(whole_u, du, k)
             du = du.shrink([*[None] * (du.ndim - 1), (0, k)])
             inner = u.transpose(-2, -1) @ du
             term = f * (inner - inner.transpose(-2, -1)) * row
             middle = term if middle is None else middle + term
             out = ((du - u @ inner) * inverse) @ vt
+            if beyond is not None:
+                out = out - beyond[0] @ beyond[1].transpose(-2, -1) @ (u * inverse) @ vt
         if dvt.shape:
+            beyond = _columns_beyond(whole_vt.transpose(-2, -1), dvt.transpose(-2, -1), k)
             dv = dvt.shrink([*[None] * (dvt.ndim - 2), (0, k), None]).transpose(-2, -1)
             inner = v.transpose(-2, -1) @ dv
             term = column * (f * (inner - inner.transpose(-2, -1)))
             middle = term if middle is None else middle + term
             side = (u * inverse) @ (dv - v @ inner).transpose(-2, -1)
+            if beyond is not None:
+                side = side - (u * inverse) @ vt @ beyond[1] @ beyond[0].transpose(-2, -1)
             out = side if out is None else out + side
     if middle is not None:
         main = u @ middle @ vt
         out = main if out is None else out + main
     return out
+
+
+def _columns_beyond(vectors: Any, gradient: Any, k: int) -> tuple[Any, Any] | None:
+    """The columns from k on of singular vectors, and their gradient; None where there are none.
+
+    From V^T A^T U' = 0 for the columns U' beyond: U^T dU' = -S^-1 V^T dA^T U'.
+    """
+    n = vectors.shape[-1]
+    if n == k or gradient.shape != vectors.shape:
+        return None
+    part = [*[None] * (vectors.ndim - 1), (k, n)]
+    return vectors.shrink(part), gradient.shrink(part)

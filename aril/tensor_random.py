@@ -21,6 +21,7 @@ from aril.forks import renewed_in_child
 from aril.mixin.base import shape_arg
 from aril.ops import Ops
 from aril.tensor_memory import working_device
+from aril.uop import UOp
 
 _CAPTURED = 1 << 63
 
@@ -80,6 +81,50 @@ def _pair(n: int, device: Any) -> Any:
 _stream = _Stream()
 
 
+class Mapped:
+    """A `vmap` whose function is being traced: what its random draws do, and which were made (node -> elements)."""
+
+    def __init__(self, size: int, randomness: str) -> None:
+        self.size, self.randomness = size, randomness
+        self.draws: dict[UOp, int] = {}
+
+    def __enter__(self) -> Mapped:
+        _maps.open.append(self)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        _maps.open.pop()
+
+    def record(self, draw: UOp, n: int) -> None:
+        """Note a node of `n` random words. ValueError where the function must not draw."""
+        if self.randomness == "error":
+            raise ValueError("vmap: the function draws random numbers; say randomness='different' or 'same'")
+        if self.randomness == "different":
+            self.draws[draw] = n
+
+    def batched(self) -> dict[UOp, UOp]:
+        """Each draw with one more axis of `size` in front: the words of example i follow those of example i - 1."""
+        out = {}
+        for draw, n in self.draws.items():
+            counter, key = draw.src
+            first = (UOp.iota(self.size).cast(counter.dtype) * n)._reshape((self.size, *(1,) * len(counter.shape)))
+            every = (self.size, *counter.shape)
+            moved = counter._reshape((1, *counter.shape))._expand(every) + first._expand(every)
+            new = UOp(Ops.THREEFRY, (moved, key._reshape((1, *key.shape))._expand(every) if key.shape else key))
+            out[draw] = new
+            if _maps.open:
+                _maps.open[-1].record(new, n * self.size)
+        return out
+
+
+class _Maps(threading.local):
+    def __init__(self) -> None:
+        self.open: list[Mapped] = []
+
+
+_maps = _Maps()
+
+
 class RandomMixin:
     """Class methods take the shape one by one or as a tuple, `dtype` (default: the default float) and `device`."""
 
@@ -121,10 +166,14 @@ class RandomMixin:
                 raise ValueError(f"random: the shape consists of integers of at least 0, not {shape}")
         place = _canonical(device) or Device.DEFAULT
         n = math.prod(shape)
-        state = _stream.draw(n, place)
+        examples = math.prod([m.size for m in _maps.open if m.randomness == "different"])
+        state = _stream.draw(n * examples, place)
         start, key = state.shrink(((0, 1),)), state.shrink(((1, 2),))
         counter = Tensor.arange(n, dtype=dtypes.uint64, device=place) + start
-        return counter.threefry(key).reshape(shape)
+        words = counter.threefry(key)
+        if _maps.open:
+            _maps.open[-1].record(words.uop, n)
+        return words.reshape(shape)
 
     def threefry(self: Any, seed: Any) -> Any:
         """Threefry-2x32, 20 rounds, of uint64 counters under uint64 keys (low word first in both).

@@ -15,6 +15,7 @@ from aril.dtype import dtypes
 from aril.nested import mapped, tensors
 from aril.ops import OpGroup, Ops
 from aril.tensor import Tensor
+from aril.tensor_random import Mapped
 from aril.uop.function import inline, stand_in
 from aril.uop.node import UOp
 from aril.uop.shape import expand, flip, movement_arg, pad, permute, reduce, reshape, scatter, shear, shrink
@@ -24,17 +25,20 @@ __all__ = ["hessian", "jacobian", "jvp", "vjp", "vmap"]
 _SAME = frozenset({Ops.CONTIGUOUS, Ops.CONTIGUOUS_BACKWARD, Ops.DETACH, Ops.NOOP, Ops.COPY})
 
 
-def vmap(f: Callable[..., Any], in_axes: Any = 0, out_axes: int = 0) -> Callable[..., Any]:
+def vmap(f: Callable[..., Any], in_axes: Any = 0, out_axes: int = 0, randomness: str = "error") -> Callable[..., Any]:
     """`f` for single examples as a function over a batch of them, without a loop.
 
     `in_axes`: the axis of each argument that counts examples, None for an argument that all share; one number for all.
-    `out_axes`: where the results have that axis. Random numbers drawn inside are the same for every example.
-    Errors: ValueError for arguments that disagree about the number of examples or have none mapped;
+    `out_axes`: where the results have that axis. `randomness`: random numbers drawn inside are "different" for every
+    example (those of a loop over them), the "same" for all, or (the default, as in PyTorch) an "error".
+    Errors: ValueError for arguments that disagree about the number of examples or have none mapped, or for a draw;
     NotImplementedError where `f` assigns to a mapped value.
 
     >>> vmap(lambda a, b: (a * b).sum())(Tensor([[1., 2.], [3., 4.]]), Tensor([[1., 1.], [10., 0.]])).tolist()
     [3.0, 30.0]
     """
+    if randomness not in ("error", "same", "different"):
+        raise ValueError(f"vmap: randomness is 'error', 'same' or 'different', not {randomness!r}")
 
     @functools.wraps(f)
     def apply(*args: Tensor) -> Any:
@@ -53,8 +57,11 @@ def vmap(f: Callable[..., Any], in_axes: Any = 0, out_axes: int = 0) -> Callable
             if a is not None:
                 one = _stand_in(t, t.shape[1:])
                 inner[i], batched[one.uop] = one, t.uop
-        out = f(*inner)
-        return mapped(out, lambda t: t._like(_batch(t.uop, batched, sizes.copy().pop())).movedim(0, out_axes))
+        (size,) = sizes
+        with Mapped(size, randomness) as frame:
+            out = f(*inner)
+        batched |= frame.batched()
+        return mapped(out, lambda t: t._like(_batch(t.uop, batched, size)).movedim(0, out_axes))
 
     return apply
 

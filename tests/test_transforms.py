@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from aril import Tensor, function
+from aril import Context, Tensor, dtypes, function
 from aril.transforms import hessian, jacobian, jvp, vjp, vmap
 
 RNG = np.random.default_rng(0)
@@ -119,3 +119,38 @@ def test_derivatives_of_several_arguments():
     assert got == [[2.0, 0.0], [0.0, 5.0]]
     with pytest.raises(ValueError, match="tangents of shapes"):
         jvp(lambda a: a, [Tensor([1.0])], [Tensor([1.0, 2.0])])
+
+
+def test_random_numbers_of_examples():
+    x = Tensor(np.zeros((4, 500)))
+
+    def noisy(row):
+        return row + Tensor.rand(500, dtype=dtypes.float64)
+
+    with pytest.raises(ValueError, match="say randomness="):
+        vmap(noisy)(x)
+    with pytest.raises(ValueError, match="randomness is 'error', 'same' or 'different'"):
+        vmap(noisy, randomness="some")
+    same = vmap(noisy, randomness="same")(x).numpy()
+    assert (same == same[0]).all() and 0.45 < same[0].mean() < 0.55
+    Tensor.manual_seed(7)
+    apart = vmap(noisy, randomness="different")(x).numpy()
+    after = Tensor.rand(500, dtype=dtypes.float64).numpy()
+    Tensor.manual_seed(7)  # the numbers that a loop over the examples would draw
+    np.testing.assert_array_equal(apart, [noisy(row).numpy() for row in x])
+    np.testing.assert_array_equal(after, Tensor.rand(500, dtype=dtypes.float64).numpy())
+
+
+def test_random_numbers_of_examples_of_examples():
+    x = Tensor(np.zeros((2, 3, 8)))
+    inner = vmap(lambda row: row + Tensor.rand(8, dtype=dtypes.float64), randomness="different")
+    out = vmap(inner, randomness="different")(x).numpy()
+    assert len(np.unique(out)) == 48
+    shared = vmap(inner, randomness="same")(x).numpy()
+    assert (shared[0] == shared[1]).all() and len(np.unique(shared)) == 24
+
+
+def test_dropout_of_examples():
+    with Context(TRAINING=1):
+        kept = vmap(lambda row: row.dropout(0.5), randomness="different")(Tensor.ones(3, 1000)).numpy()
+    assert set(np.unique(kept)) == {0, 2} and (kept[0] != kept[1]).any() and 0.9 < kept.mean() < 1.1

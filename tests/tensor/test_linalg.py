@@ -93,6 +93,38 @@ def test_gradients_of_decompositions(which):
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.parametrize("shape", [(4, 2), (2, 4), (3, 3)])
+def test_gradients_of_all_singular_vectors(shape):
+    a, (m, n) = RNG.normal(size=shape), shape
+    k = min(shape)
+    wu, wv = RNG.normal(size=(m, m)), RNG.normal(size=(n, n))
+
+    def loss(u, vt):  # functions of single vectors up to their sign, and of the space that the others span
+        total = (((u[:, :k] * u[:, :k]) @ np.arange(1.0, k + 1)) * wu[0]).sum()
+        total += (((vt[:k] * vt[:k]).T @ np.arange(2.0, k + 2)) * wv[0]).sum()
+        return total + ((u[:, k:] @ u[:, k:].T) * wu).sum() + ((vt[k:].T @ vt[k:]) * wv).sum()
+
+    def of_numpy(x):
+        u, _, vt = np.linalg.svd(x, full_matrices=True)
+        return loss(u, vt)
+
+    x = Tensor(a)
+    u, _, vt = x.svd(True)
+    columns = [Tensor(np.arange(first, k + first, dtype=np.float64)) for first in (1, 2)]
+    total = ((u[:, :k] * u[:, :k] @ columns[0]) * Tensor(wu[0])).sum()
+    total = total + (((vt[:k] * vt[:k]).T @ columns[1]) * Tensor(wv[0])).sum()
+    if m > k:
+        total = total + ((u[:, k:] @ u[:, k:].T) * Tensor(wu)).sum()
+    if n > k:
+        total = total + ((vt[k:].T @ vt[k:]) * Tensor(wv)).sum()
+    want = np.empty_like(a)
+    for i in np.ndindex(a.shape):
+        step = np.zeros_like(a)
+        step[i] = 1e-6
+        want[i] = (of_numpy(a + step) - of_numpy(a - step)) / 2e-6
+    np.testing.assert_allclose(total.gradient(x)[0].numpy(), want, rtol=1e-6, atol=1e-7)
+
+
 def test_decompositions_say_what_they_need():
     with pytest.raises(ValueError, match=r"qr: expected matrices .* not shape \(3,\)"):
         Tensor.zeros(3).qr()
