@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import os
+import threading
 from typing import Any
 
 from aril.config import SEED, TRAINING
