@@ -38,7 +38,8 @@ def kernel_form(sink: UOp) -> UOp:
         raise KernelFormError(f"a custom kernel is a SINK of effects, not {found}: end the function with .sink()")
     out = split_at_barriers(load_addresses(flatten_indices(sink)))
     info = out.arg if isinstance(out.arg, KernelInfo) else KernelInfo("custom")
-    if info.opts_to_apply is None and not is_parallel(out):
+    volatile = any(u.op is Ops.PARAM and u.arg.volatile for u in out.toposort())
+    if info.opts_to_apply is None and (volatile or not is_parallel(out)):
         info = replace(info, opts_to_apply=())  # as written, in the order it was written
     if info.estimates is None and any(u.op is Ops.END and u.src[-1].op is not Ops.RANGE for u in out.toposort()):
         memory = [u.arg for u in out.toposort() if u.op is Ops.PARAM and not u.is_variable]
@@ -276,9 +277,9 @@ def trace(fxn: Callable[..., UOp], values: Sequence[tuple[Shape, DType]]) -> tup
     """(the kernel that `fxn` makes of placeholders for values of these shapes and dtypes, the slots it writes)."""
     places = [UOp.param_from_shape(i, shape, strong(dtype)) for i, (shape, dtype) in enumerate(values)]
     kernel = kernel_form(fxn(*places))
-    known = {p.base for p in places}
+    known = {p.base.arg for p in places}
     for u in kernel.toposort():
-        if u.op is Ops.PARAM and not u.is_variable and u not in known:
+        if u.op is Ops.PARAM and not u.is_variable and u.arg._replace(volatile=False) not in known:
             raise KernelFormError(
                 f"the kernel uses parameter {u.arg.slot} ({u.arg}), which is none of its {len(places)} arguments"
             )

@@ -412,6 +412,12 @@ class UOp(OpMixin):
         size = math.prod([int(d) for d in shape])  # type: ignore[arg-type,misc]
         return view_flat(UOp.buffer(slot, dtype, size, addrspace), shape)
 
+    def volatile(self) -> UOp:
+        """This parameter of a hand-written kernel as memory that others change or watch: its loads and stores happen
+        as they are written, each of them, in order."""
+        base = self.base
+        return self.substitute({base: base.replace(arg=base.arg._replace(volatile=True))})
+
     @staticmethod
     def buffer(slot: int, dtype: Any, size: int, addrspace: AddrSpace = AddrSpace.GLOBAL, **more: Any) -> UOp:
         """A BUFFER node with a slot of the caller's choice (kernels number their own LOCAL and REG memory)."""

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
 
+from aril.codegen import compile_kernel
 from aril.dtype import dtypes
+from aril.engine.compile import renderer_of
 from aril.jit import jit
 from aril.ops import Ops
 from aril.renderer.base import RenderError
 from aril.schedule.custom import KernelFormError, is_parallel, kernel_form
+from aril.schedule.lower import lower
 from aril.tensor import Tensor, Variable
 from aril.uop import AddrSpace, AxisType, KernelInfo, UOp
 
@@ -326,3 +331,32 @@ def test_a_loop_without_an_end_counts_no_operations():
     x, r = UOp.placeholder((4,), dtypes.int32, 0), UOp.loop(0)
     kernel = kernel_form(x[0].store(x[0] + 1).end(r, condition=x[0] < 10).sink())
     assert (kernel.arg.estimates.ops, kernel.arg.estimates.bytes) == (0, 16)
+
+
+def test_a_volatile_buffer_is_read_at_every_turn():
+    """A kernel that waits for a number that another thread writes meanwhile."""
+
+    def wait(out, flag):
+        flag, r = flag.volatile(), UOp.loop(0)
+        seen = flag.after(r)[0]
+        turn = out[0].store(seen).end(r, condition=seen < 1)
+        return out.after(turn)[1].store(flag.after(turn)[0] + 1).sink()
+
+    places = [UOp.placeholder(2, dtypes.int32, 0), UOp.placeholder(1, dtypes.int32, 1)]
+    source = compile_kernel(lower(kernel_form(wait(*places))), renderer_of("CPU")).source
+    assert source.count("load volatile i32") == 2 and "store volatile" not in source
+
+    memory = np.zeros(1, np.int32)
+    flag = Tensor.from_blob(memory.ctypes.data, (1,), dtypes.int32, owner=memory)
+    found = []
+
+    def run():
+        found.append(Tensor.custom_kernel(Tensor.zeros(2, dtype=dtypes.int32).contiguous(), flag, fxn=wait)[0].tolist())
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(0.5)
+    assert thread.is_alive()
+    memory[0] = 7
+    thread.join(20)
+    assert found == [[7, 8]]
