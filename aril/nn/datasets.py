@@ -24,6 +24,8 @@ from numpy.typing import NDArray
 
 from aril.config import cache_dir
 from aril.fetch import FetchError, pieces
+from aril.nn.datasets_images import cifar as cifar
+from aril.nn.datasets_images import digits as digits
 
 if TYPE_CHECKING:
     from aril.tensor import Tensor
