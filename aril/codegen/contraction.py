@@ -14,6 +14,7 @@ from aril.codegen.analysis import Access, Nest, is_constant, length, reduce_loop
 from aril.codegen.chunks import CHUNKS, chunk_output
 from aril.codegen.panels import Block, Stage
 from aril.codegen.plan import Plan
+from aril.codegen.prefetch import fetch_ahead
 from aril.codegen.steps import Id, Reorder, Split, Unroll, Upcast, Vectorize, operands_of
 from aril.codegen.tile_cost import STRIPS, Operand, Tile, chunks_each, least_cost, score
 from aril.ops import Ops
@@ -277,6 +278,7 @@ def _apply(plan: Plan, nest: Nest, reduction: UOp, tile: Tile) -> None:
         layout = [i for r, i in depth.items() if r in reduction_loads_of(reduction)[number].ranges]
         layout += [names[i] for i in inner]
         plan.do(Stage(operands_of(plan.sink).index(load), tuple(layout)), "packed in the order of use")
+    fetch_ahead(plan)
 
 
 def reduction_loads_of(reduction: UOp) -> list[UOp]:

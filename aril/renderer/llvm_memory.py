@@ -101,7 +101,9 @@ class MemoryWriter(Writer):
             raise RenderError(f"kernel {self.name}: {u.op} takes INDEX or SHRINK of a storage, not {address.op}")
         memory = address.src[0]
         meta, align = self.access.get(memory, ""), self.aligned(address)
-        if hint == "nontemporal":
+        if hint == "prefetch":
+            pass
+        elif hint == "nontemporal":
             lanes = max(lanes_of(address), 1)
             # LLVM takes a non-temporal store apart where it is not aligned to the whole vector
             if align >= min(lanes * address.dtype.itemsize, self.renderer.vector_bytes):
@@ -109,7 +111,7 @@ class MemoryWriter(Writer):
                 meta += f", !nontemporal {self.hint}"
         elif hint is not None:
             raise RenderError(
-                f"kernel {self.name}: unknown hint {hint!r} on {u.op}; the hint there is is 'nontemporal'"
+                f"kernel {self.name}: unknown hint {hint!r} on {u.op}; there are 'nontemporal' and 'prefetch'"
             )
         gathered = address.op is Ops.INDEX and bool(address.src[1].shape)
         return self.values[address], "vector" if gathered else "ptr", align, meta
@@ -122,6 +124,10 @@ class MemoryWriter(Writer):
         lanes, dtype = lanes_of(u), u.dtype
         t = vectorized(memory_type(dtype), lanes)
         gate = u.src[2] if len(u.src) > 2 else None
+        if u.arg == "prefetch":  # nobody reads the value
+            self.call_named("@llvm.prefetch.p0", "void", [("ptr", where), ("i32", "0"), ("i32", "3"), ("i32", "1")])
+            self.values[u] = "poison"
+            return
         if form == "vector":
             mask = self.operand(gate, lanes) if gate is not None else splat(True, dtypes.bool, lanes)
             other = self.in_memory(u.src[1], lanes) if gate is not None else "poison"

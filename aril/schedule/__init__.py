@@ -8,7 +8,8 @@ The passes, in order:
    `merge_sums`, `give_pads_to_operands` (`contractions`), `divide_after_sums`, `split_with_maximum` (`online`),
    `split_long_reductions`: tensor form to tensor form.
 3. `choose_stored` (`fuse`): the cost rule says which values are stored.
-4. `build` (`kernels`): bodies, dependencies, merging (`merge`), chains such as attention (`chain`), order.
+4. `build` (`kernels`): bodies, dependencies, the order of stored images in memory (`layout`), merging (`merge`), chains
+   such as attention (`chain`), order.
 5. `lower` (per kernel, on a miss of the kernel cache): tensor-form body to kernel form (then `pairs`, `rows`).
 """
 

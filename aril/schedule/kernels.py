@@ -26,6 +26,7 @@ from aril.schedule.fuse import (
     numel,
     walks,
 )
+from aril.schedule.layout import placed
 from aril.schedule.lower import lower
 from aril.schedule.merge import Draft, bundle, merge
 from aril.schedule.prepare import is_flat_view
@@ -221,7 +222,7 @@ def _draft(
             temps.append(Temp(size, dtype, device or "", u in roots))  # type: ignore[arg-type]
             align = ALIGN if size * dtype.itemsize >= LARGE_RESULT else 1
             flat = UOp(Ops.PARAM, (), ParamArg(slot, dtype, size, device=device, align=align), dtype)
-            target = view_flat(flat, u.shape)
+            target = placed(flat, u, fusion) if u not in roots else view_flat(flat, u.shape)
             value = src[0] if u.op is Ops.CONTIGUOUS or u.op in OpGroup.TRANSFER else u.with_src(src)
             value = value if value.dtype is dtype else value.cast(dtype)
             shape = u.shape

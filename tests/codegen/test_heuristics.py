@@ -11,6 +11,7 @@ from aril.codegen.accumulate import separate
 from aril.codegen.heuristics import choose, optimise
 from aril.codegen.panels import Block, Stage
 from aril.codegen.plan import Plan
+from aril.codegen.prefetch import Prefetch
 from aril.codegen.steps import Chunk, Merge, Reorder, Split, StepError, Unroll, Upcast, Vectorize, loops_of
 from aril.ops import Ops
 from aril.uop.args import AxisType, KernelInfo
@@ -99,6 +100,17 @@ def test_the_images_gradient_of_one_channel_has_a_tile_too() -> None:
     renamed = {r: UOp.range(r.src[0], n, r.arg.kind) for r, n in ((ky, 4), (kx, 5), (o, 6))}
     plan = plan_of(b.Kernel(kernel.sink.substitute(renamed), [], [], list))
     assert plan.steps[0] == Reorder(((6,), (4,), (5,)))
+
+
+def test_channels_apart_are_fetched_ahead_where_the_image_exceeds_the_cache() -> None:
+    """One request for the turns of a window's columns, a row of the result ahead; none for a small image."""
+    large, small = plan_of(b.conv(4, 32, 64, 64, 3), "wide"), plan_of(b.conv(4, 4, 64, 20, 3), "wide")
+    found = [s for s in large.steps if isinstance(s, Prefetch)]
+    assert len(found) == 1 and found[0].operand == 0
+    asked = [u for u in large.sink.toposort() if u.op is Ops.LOAD and u.arg == "prefetch"]
+    assert len(asked) == 4  # one for each of the tile's images
+    assert all(u.src[0].src[1].vmax < u.src[0].src[0].arg.size for u in asked)
+    assert not [s for s in small.steps if isinstance(s, Prefetch)]
 
 
 def _loops(sink: UOp, length: int) -> list[UOp]:

@@ -7,6 +7,7 @@ import pytest
 
 from aril.codegen import compile_kernel
 from aril.codegen.panels import Block, Stage
+from aril.codegen.prefetch import Prefetch
 from aril.codegen.steps import (
     Chunk,
     Merge,
@@ -257,3 +258,19 @@ def test_nests_that_touch_what_others_write_cannot_have_chunks_apart() -> None:
     again = UOp.sink(first, second.substitute({u: UOp.param(0, u.dtype, 8) for u in second.src[0].src[0].src[:1]}))
     with pytest.raises(StepError, match="reads or writes what those that have it write"):
         Chunk(((0,),)).apply(again)
+
+
+def test_prefetch_asks_for_a_later_turn_and_changes_no_result() -> None:
+    kernel = b.conv(2, 3, 16, 20, 3)
+    sink = run(kernel, Split((1,), 8), Vectorize((1, 1)), Split((3,), 3), Upcast((3, 1)), Prefetch(0, (2,), 2))
+    (asked,) = [u for u in sink.toposort() if u.op is Ops.LOAD and u.arg == "prefetch"]
+    index = asked.src[0].src[1]
+    loops = {r.arg.id: r for r in index.ranges}
+    assert set(loops) == {(0,), (2,), (3, 0), (4,), (5,)}  # not the window's columns, not the copies
+    at = lambda turn: index.substitute({r: b.num(turn if i == (2,) else 0) for i, r in loops.items()}).vmax  # noqa: E731
+    assert [at(t) for t in (0, 14, 15, 16, 17)] == [2 * 20, 16 * 20, 17 * 20, 17 * 20, 17 * 20]
+
+
+def test_prefetch_needs_a_loop_that_moves_the_operand() -> None:
+    with pytest.raises(StepError, match="does not move with it"):
+        Prefetch(1, (2,)).apply(b.conv(3, 5, 16, 11, 3).sink)
