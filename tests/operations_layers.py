@@ -28,7 +28,7 @@ def images(x: Any) -> Any:
 
 
 def weight(x: Tensor) -> Tensor:
-    return Tensor(WINDOW.reshape(2, 1, 2)).cast(x.dtype)
+    return Tensor(WINDOW.reshape(2, 1, 2), device=x.device).cast(x.dtype)
 
 
 def convolved(x: Any) -> Any:
@@ -46,7 +46,8 @@ def spread(x: Any) -> Any:  # each element times the window, where it came from
 
 def backwards(x: Any) -> Tensor:
     """Positions that run the last axis backwards, of the shape of x."""
-    return Tensor(np.broadcast_to(np.arange(x.shape[-1])[::-1].astype(np.int32), x.shape).copy())
+    positions = np.broadcast_to(np.arange(x.shape[-1])[::-1].astype(np.int32), x.shape).copy()
+    return Tensor(positions, device=x.device)
 
 
 def targets(x: Any) -> Any:
@@ -70,7 +71,7 @@ def attended(x: Any) -> Any:
 
 
 def labels(x: Tensor) -> Tensor:
-    return Tensor(targets(x).astype(np.int32))
+    return Tensor(targets(x).astype(np.int32), device=x.device)
 
 
 LAYERS = [
