@@ -68,7 +68,11 @@ class Tensor(
     data: nested lists, a number, bytes, a NumPy array (copied), another framework's array (through the buffer
     protocol or DLPack), a UOp. dtype: by default that of the data; Python floats and ints have the default types.
     device: by default `Device.DEFAULT`.
+    `uop` is the node behind it; `grad` the gradient that `backward` left, or None.
     Errors: TypeError for data of no known kind, ValueError for ragged lists.
+
+    >>> (Tensor([[1, 2], [3, 4]]) * 2 + Tensor([10, 20])).tolist()
+    [[12, 24], [16, 28]]
     """
 
     __slots__ = ("__weakref__", "_device", "_history", "_is_param", "grad", "uop")

@@ -5,6 +5,8 @@ import re
 
 import pytest
 
+from tests import operations_page
+
 ROOT = pathlib.Path(__file__).parent.parent
 PAGES = ["README.md", "docs/quickstart.md", "docs/settings.md", "docs/kernels-by-hand.md", "docs/distributed.md"]
 
@@ -34,6 +36,10 @@ def test_what_the_quickstart_says_of_a_gradient_is_printed(capsys):
 def test_links_between_pages_lead_somewhere(page):
     for link in re.findall(r"\]\((?!https?:)([^)#]+)\)", (ROOT / page).read_text()):
         assert (ROOT / page).parent.joinpath(link).exists(), link
+
+
+def test_the_page_of_operations_is_what_the_table_and_the_docstrings_say():
+    assert operations_page.PAGE.read_text() == operations_page.page(), "run: python -m tests.operations_page"
 
 
 def test_the_tests_that_show_a_system_exist():

@@ -42,7 +42,11 @@ class ImageMixin(LayersMixin):
         padding: Any = 0,
         dtype: DTypeLike | None = None,
     ) -> Self:
-        """The convolution of `conv2d`, channels in and out of each group filled up to multiples of 4."""
+        """The convolution of `conv2d`, channels in and out of each group filled up to multiples of 4.
+
+        >>> Tensor.ones(1, 3, 2, 2).image_conv2d(Tensor.ones(2, 3, 2, 2)).tolist()
+        [[[[12.0]], [[12.0]]]]
+        """
         if weight.ndim < 3 or self.ndim != weight.ndim or groups * weight.shape[1] != self.shape[1]:
             return self.conv2d(weight, bias, groups, stride, dilation, padding, dtype)  # which says what is wrong
         batch, spatial = self.shape[0], self.shape[2:]
