@@ -180,17 +180,14 @@ def reduce_loops_of(u: UOp) -> tuple[UOp, ...]:
     return tuple([s for s in u.src[1:] if s.op is Ops.RANGE])
 
 
-def nests_of(sink: UOp) -> list[Nest]:
-    """The kernel's nests, in order."""
+def nest_of(effect: UOp) -> Nest:
+    """A nest: what one source of the kernel's SINK does."""
     memo: dict[UOp, Linear] = {}
-    out = []
-    for effect in sink.src:
-        loops = tuple([s for s in effect.src[1:] if s.op is Ops.RANGE]) if effect.op is Ops.END else ()
-        nodes = list(effect.toposort())
-        accesses = []
-        for u in nodes:
-            if u.op in (Ops.LOAD, Ops.STORE) and u.src[0].op is Ops.INDEX and len(u.src[0].src) == 2:
-                inner, gate = split_gate(u.src[0].src[1])
-                accesses.append(Access(u, u.src[0], linear(inner, memo), gate is not None))
-        out.append(Nest(effect, loops, [u for u in nodes if u.op is Ops.REDUCE], accesses, nodes))
-    return out
+    loops = tuple([s for s in effect.src[1:] if s.op is Ops.RANGE]) if effect.op is Ops.END else ()
+    nodes = list(effect.toposort())
+    accesses = []
+    for u in nodes:
+        if u.op in (Ops.LOAD, Ops.STORE) and u.src[0].op is Ops.INDEX and len(u.src[0].src) == 2:
+            inner, gate = split_gate(u.src[0].src[1])
+            accesses.append(Access(u, u.src[0], linear(inner, memo), gate is not None))
+    return Nest(effect, loops, [u for u in nodes if u.op is Ops.REDUCE], accesses, nodes)

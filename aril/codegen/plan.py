@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from aril.codegen.analysis import Nest, nests_of
+from aril.codegen.analysis import Nest, nest_of
 from aril.codegen.steps import Id, Step, StepError, loops_of
 from aril.renderer.base import Renderer
 from aril.uop.args import KernelInfo
@@ -41,7 +41,7 @@ class Plan:
 
     def nest(self, index: int) -> Nest:
         """The nest number `index` as it is now."""
-        return nests_of(self.sink)[index]
+        return nest_of(self.sink.src[index])
 
     def loop(self, id: Id) -> UOp:
         """The loop `id` (or what it was renamed to)."""
