@@ -63,6 +63,12 @@ def save(
     c, name = captured.captured, name_of(captured.function)
     if c is None:
         raise ProgramError(f"{name} is not captured yet: call it twice, then save it")
+    c = next((one for one in (c, *captured.others) if one.sharing is None), None)
+    if c is None:
+        raise ProgramError(
+            f"{name} was captured with arguments that share memory with each other or with what it reaches: call it "
+            "with tensors of their own (clone()), then save it"
+        )
     realize_assignments()
     writer = _Writer(c, dict(state or {}), None if weights is None else Path(weights))
     try:

@@ -168,7 +168,7 @@ class Jit(Generic[P, R]):
         if self.captured is not None:
             with self.lock:
                 if signature != self.captured.signature:
-                    raise JitError(difference(name_of(self.function), self.captured.signature, signature))
+                    raise JitError(difference(_place_of(self.function), self.captured.signature, signature))
                 for c in (self.captured, *self.others):
                     given = self._given(c, tensors)
                     if given is not None:
@@ -189,8 +189,8 @@ class Jit(Generic[P, R]):
     def _capture(self, args: Any, kwargs: Any, signature: tuple[Any, ...], tensors: list[Tensor]) -> R:
         if len(self.others) >= SHARINGS:
             raise JitError(
-                f"{name_of(self.function)} is called with arguments that share written memory in more than {SHARINGS} "
-                "ways, each of which is captured: pass whole tensors and take views inside, or pass a clone()"
+                f"{_place_of(self.function)} is called with arguments that share written memory in more than "
+                f"{SHARINGS} ways, each of which is captured: pass whole tensors and take views inside, or a clone()"
             )
         realize_assignments()  # those made before are no part of what is captured
         given, sharing = shared(tensors, reached(self.function, (args, kwargs)))
@@ -217,7 +217,7 @@ class Jit(Generic[P, R]):
         meeting = self._meeting(c, given)
         if meeting is not None:
             raise JitError(
-                f"{name_of(self.function)} writes into the memory of tensor {meeting} of its arguments by another name "
+                f"{_place_of(self.function)} writes into the memory of {_paths(signature)[meeting]} by another name "
                 "that could not be seen before (no closure, global, attribute or other argument): use one name for "
                 "it, or pass a clone()"
             )
@@ -291,7 +291,7 @@ class Jit(Generic[P, R]):
         for i, (expected, found) in enumerate(zip(c.layouts or (), _layouts(tensors) or (), strict=True)):
             if expected != found:
                 raise JitError(
-                    f"{name_of(self.function)} was captured with {expected} of tensor {i} of its arguments and was "
+                    f"{_place_of(self.function)} was captured with {expected} of {_paths(c.signature)[i]} and was "
                     f"called with {found}: shard it the same way, or make another jit of it for these arguments"
                 )
 
@@ -326,7 +326,7 @@ class Jit(Generic[P, R]):
         for u in toposort(capture.graphs, lambda n: n not in gone):
             if u in gone:
                 raise JitError(
-                    f"{name_of(self.function)} reads a tensor of shape {u.shape}, {u.dtype.name}, "
+                    f"{_place_of(self.function)} reads a tensor of shape {u.shape}, {u.dtype.name}, "
                     "and binds its name to another one: "
                     "a replay would read the old one again; write into it with assign()"
                 )
@@ -456,8 +456,19 @@ def _layouts(tensors: list[Tensor]) -> list[Layout | None] | None:
 
 
 def name_of(function: Any) -> str:
-    """What a function is called in messages."""
+    """What a function is called."""
     return getattr(function, "__name__", None) or repr(function)
+
+
+def _paths(signature: tuple[Any, ...]) -> list[str]:
+    """Where each tensor stands in the arguments."""
+    return [entry[0] for entry in signature if entry[1] == "tensor"]
+
+
+def _place_of(function: Any) -> str:
+    """What a function is called in messages: its name and the line it begins at."""
+    code = getattr(function, "__code__", None)
+    return name_of(function) + (f" ({code.co_filename}:{code.co_firstlineno})" if code is not None else "")
 
 
 @overload

@@ -267,6 +267,37 @@ def test_gradients_of_a_table_go_where_positions_say(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found, expected)
 
 
+def test_what_was_pruned_is_saved_by_value(tmp_path: Path) -> None:
+    w = Tensor(arange(4)).realize()
+    f = jit(prune=True)(lambda x: (x + (w * 2).contiguous().realize()).realize())
+    for _ in range(2):
+        f(Tensor(arange(4)).realize())
+    f.save(tmp_path / "f")
+    g = aril.load_captured(tmp_path / "f")
+    assert len(g.captured.batch.launches) == 1  # type: ignore[union-attr]
+    assert g(Tensor(arange(4)).realize()).tolist() == [0, 3, 6, 9]
+
+
+def test_arguments_that_share_memory_with_the_program(tmp_path: Path) -> None:
+    w = Tensor(arange(4)).realize()
+
+    def f(x: Tensor) -> Tensor:
+        w.assign(w + 1)
+        return (x * 2).realize()
+
+    g = jit(f)
+    g(w), g(w)
+    with pytest.raises(ProgramError, match="clone"):
+        g.save(tmp_path / "f")
+    g(Tensor(arange(4)).realize())
+    g.save(tmp_path / "f", state={"w": w})
+    h = aril.load_captured(tmp_path / "f")
+    assert h(Tensor(arange(4)).realize()).tolist() == [0, 2, 4, 6]
+    assert h.state["w"].tolist() == [4, 5, 6, 7]
+    with pytest.raises(JitError, match="clone"):
+        h(h.state["w"])
+
+
 # --- files ---
 
 
