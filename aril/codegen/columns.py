@@ -1,57 +1,122 @@
-"""Reductions over the rows of a large matrix: rows are gone over in the order of memory, a few at a time.
+"""Sums over the rows of a large matrix, plain or with a few weights for each row: a skinny product.
 
-A plan comes in and gets the steps for it. With one column's sum in a register, a step of the reduction is a step to
+A plan comes in and gets the steps for it. With a column's sum in a register, a step of the reduction is a step to
 another row, often to another page, and memory delivers a part of what it can. Here the sums of many columns lie in a
-panel that stays in the first-level cache, and a few rows are added to it at once.
+panel that stays in cache, rows are gone over in the order of memory, and a few of them are added at once.
 """
 
 from __future__ import annotations
 
-from aril.codegen.analysis import Nest, is_constant, length, reduce_loops_of
-from aril.codegen.chunks import CHUNKS
+from dataclasses import dataclass
+from math import prod
+
+from aril.codegen.analysis import Access, Nest, is_constant, length, reduce_loops_of
+from aril.codegen.chunks import CHUNKS, chunk_output
 from aril.codegen.panels import Block
 from aril.codegen.plan import Plan
-from aril.codegen.steps import Id, Split, Unroll
+from aril.codegen.steps import Id, Split, Unroll, Upcast, Vectorize
 from aril.ops import Ops
 from aril.uop.args import AxisType
 from aril.uop.node import UOp
 
 ROWS = 8  # at once: as many streams as prefetchers follow
 COLUMNS = 256  # a chunk has a multiple of so many, where it has not all: short stretches of rows are read slower
-PANEL = 16 << 10  # bytes of sums: half of a first-level cache
+WEIGHTS = 8  # a row's elements are used at most so often; more make a product that arithmetic bounds
+PANEL = 16 << 10  # bytes of sums of a chunk of columns: half of a first-level cache
+COPIES = 64  # of a multiply-add in the code
 
 
-def rows_of_columns(plan: Plan, nest: Nest, lane: UOp | None) -> UOp | None:
-    """The loop over the rows, where the nest's only reduction is one over rows of a matrix larger than the caches."""
-    if lane is None or len(nest.reduces) != 1 or not nest.repeatable or not is_constant(lane):
+@dataclass(frozen=True, eq=False)
+class Columns:
+    """The loops of such a sum: over the matrix's rows, its columns (lanes), and the weights of a row."""
+
+    rows: UOp
+    lane: UOp
+    weights: tuple[UOp, ...]
+
+    @property
+    def sums(self) -> int:
+        """How many sums each column has."""
+        return prod([length(r) for r in self.weights])
+
+
+def plan_columns(plan: Plan, index: int, nanoseconds: float, shared: bool) -> bool:
+    """Take the steps where nest `index` is such a sum, about so long; else False, with nothing done. Loops become the
+    launch index where they may (`shared`)."""
+    nest = plan.nest(index)
+    found = _columns(plan, nest)
+    if found is None:
+        return False
+    lane = found.lane.arg.id
+    if shared:
+        most = max(CHUNKS, found.sums * length(found.lane) * nest.itemsize // PANEL)
+        loops = tuple([r for r in nest.loops if r not in found.weights])
+        chunk_output(plan, nest, nanoseconds, found.lane, COLUMNS, loops, most=most)
+        lane = plan.renames.get(lane, lane)
+    vectors = _vectorise(plan, lane, nest.itemsize, found.sums)
+    for r in found.weights:
+        plan.do(Upcast(r.arg.id), "weights of a row")
+    rows, count = found.rows.arg.id, length(found.rows)
+    at_once = next((f for f in (ROWS, ROWS - 1, ROWS - 2, ROWS + 1, ROWS + 2) if count % f == 0), ROWS)
+    own = {r.arg.id for r in plan.nest(index).loops if r.arg.kind is AxisType.LOOP}
+    keep = tuple(sorted(i for i in own if i[: len(lane)] != lane))
+    plan.do(Split(rows, at_once, "exact" if count % at_once == 0 else "peel"), "rows that are added at once")
+    plan.do(Block((*rows, 0), keep), "rows in the order of memory")
+    if at_once * vectors * found.sums <= COPIES:
+        plan.do(Unroll((*rows, 1)), "rows that are added at once")
+    return True
+
+
+def _columns(plan: Plan, nest: Nest) -> Columns | None:
+    """The loops, where the nest's only reduction goes over the rows of a matrix larger than the second-level cache."""
+    if len(nest.reduces) != 1 or not nest.repeatable:
         return None
     reduction = nest.reduces[0]
     loops = reduce_loops_of(reduction)
-    if not isinstance(reduction.arg[0], Ops) or len(loops) != 1 or lane not in reduction.ranges:
+    if not isinstance(reduction.arg[0], Ops) or len(loops) != 1 or not is_constant(loops[0]):
         return None
     rows = loops[0]
-    large = [a for a in nest.accesses if rows in a.loops and lane in a.loops]
-    if not large or not is_constant(rows) or length(rows) < 4 * ROWS:
+    if length(rows) < 4 * ROWS or not all(r in reduction.ranges for r in nest.loops):
+        return None
+    large = [a for a in nest.accesses if rows in a.loops and _size(nest, a) > plan.renderer.l2]
+    lanes = {next((r for r in nest.loops if r in a.loops and a.stride(r) == 1), None) for a in large}
+    lane = lanes.pop() if len(lanes) == 1 else None
+    if lane is None or not is_constant(lane) or length(lane) * nest.itemsize < 512:
         return None
     for a in large:
         step = a.stride(rows)
-        if a.gated or a.stride(lane) != 1 or step is None or abs(step) < length(lane):
+        if a.gated or step is None or abs(step) < length(lane):
             return None
-    most = max(nest.turns(a.loops) * a.itemsize for a in large)
-    return rows if most > plan.renderer.l2 and length(lane) * nest.itemsize >= 512 else None
+    if any(lane in a.loops and a.stride(lane) != 1 for a in nest.accesses):
+        return None
+    weights = tuple([r for r in nest.loops if not any(r in a.loops for a in large)])
+    found = Columns(rows, lane, weights)
+    if not all(is_constant(r) for r in weights) or found.sums > WEIGHTS:
+        return None
+    return found
 
 
-def most_chunks(nest: Nest, lane: UOp) -> int:
-    """How many chunks there may be, so that each one's sums fit a panel."""
-    return max(CHUNKS, length(lane) * nest.itemsize // PANEL)
+def _size(nest: Nest, a: Access) -> int:
+    return nest.turns(a.loops) * a.itemsize
 
 
-def plan_rows(plan: Plan, index: int, rows: Id, lanes: Id) -> None:
-    """After lanes are chosen (`lanes` is the id their loop had): rows go around the columns."""
-    nest = plan.nest(index)
-    count = length(plan.loop(rows))
-    at_once = next((f for f in (ROWS, ROWS - 1, ROWS - 2, ROWS + 1, ROWS + 2) if count % f == 0), ROWS)
-    keep = tuple([r.arg.id for r in nest.loops if r.arg.kind is AxisType.LOOP and r.arg.id[: len(lanes)] != lanes])
-    plan.do(Split(rows, at_once, "exact" if count % at_once == 0 else "peel"), "rows that are added at once")
-    plan.do(Block((*rows, 0), keep), "rows in the order of memory")
-    plan.do(Unroll((*rows, 1)), "rows that are added at once")
+def _vectorise(plan: Plan, lane: Id, itemsize: int, sums: int) -> int:
+    """Vectors of the columns, side by side as registers allow; how many."""
+    n = length(plan.loop(lane))
+    width = max(2, plan.renderer.vector_bytes // itemsize)
+    lanes = min(width, 1 << (n.bit_length() - 1))
+    room = max(1, plan.renderer.vector_registers * 3 // 4 // sums)
+    vectors = next(v for v in (4, 2, 1) if v <= room and (v == 1 or v * lanes <= n))
+    block = lanes * vectors
+    if n > block:
+        plan.do(Split(lane, block, "exact" if n % block == 0 else "overlap"), "tiles of vectors")
+        lane = (*lane, 1)
+    elif n < block or n & (n - 1):
+        plan.do(Split(lane, block, "overlap"), "tiles of vectors")
+        lane = (*lane, 1)
+    if vectors > 1:
+        plan.do(Split(lane, lanes), "independent vectors")
+        plan.do(Upcast((*lane, 0)), "independent vectors")
+        lane = (*lane, 1)
+    plan.do(Vectorize(lane), "columns are contiguous")
+    return vectors

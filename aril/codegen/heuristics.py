@@ -13,8 +13,8 @@ from collections.abc import Callable
 
 from aril.codegen.analysis import Access, Nest, is_constant, length, reduce_loops_of
 from aril.codegen.attention import is_chain, plan_chain
-from aril.codegen.chunks import CHUNKS, chunk_output
-from aril.codegen.columns import COLUMNS, most_chunks, plan_rows, rows_of_columns
+from aril.codegen.chunks import chunk_output
+from aril.codegen.columns import plan_columns
 from aril.codegen.contraction import plan_contraction
 from aril.codegen.plan import Plan
 from aril.codegen.residues import split_residues
@@ -86,7 +86,9 @@ def _choose_all(plan: Plan) -> None:
     free = _independent(plan.sink)
     for i in reversed(range(count)):  # from the last: a peeled nest moves those after it
         nest = plan.nest(i)
-        if _is_plain(nest) and not (count == 1 and plan_contraction(plan, nest)):
+        if not _is_plain(nest) or plan_columns(plan, i, estimate_ns(nest, None, 8), shared=free):
+            continue
+        if count > 1 or not plan_contraction(plan, nest):
             _plan_generic(plan, i, shared=free)
 
 
@@ -184,19 +186,13 @@ def _plan_generic(plan: Plan, index: int, shared: bool) -> None:
     nest = plan.nest(index)
     width = max(2, plan.renderer.vector_bytes // nest.itemsize)
     lane, inner = _choose_lanes(nest, width)
-    rows = rows_of_columns(plan, nest, lane)
     if shared:
-        if rows is None or lane is None:
-            _chunk(plan, nest, lane, width * 4)
-        else:
-            _chunk(plan, nest, lane, COLUMNS, most_chunks(nest, lane))
+        _chunk(plan, nest, lane)
     nest = plan.nest(index)
     if lane is not None:
         lane = plan.find(nest.loops, lane.arg.id)
         _fill_blocks(plan, nest, lane)
         _vectorise_output(plan, index, plan.find(plan.nest(index).loops, lane.arg.id), width)
-        if rows is not None:
-            plan_rows(plan, index, rows.arg.id, lane.arg.id)
     _unroll_short(plan, nest, [r.arg.id for r in inner])
     for loop in inner:
         vectorise_reduction(plan, loop.arg.id, width)
@@ -401,7 +397,7 @@ def estimate_ns(nest: Nest, lane: UOp | None, width: int) -> float:
     return max(memory, nest.work * _OPERATION)
 
 
-def _chunk(plan: Plan, nest: Nest, lane: UOp | None, lane_block: int, most: int = CHUNKS) -> None:
+def _chunk(plan: Plan, nest: Nest, lane: UOp | None) -> None:
     width = max(2, plan.renderer.vector_bytes // nest.itemsize)
     loops = tuple([r for r in nest.loops if r.arg.kind is AxisType.LOOP])
-    chunk_output(plan, nest, estimate_ns(nest, lane, width), lane, lane_block, loops, most=most)
+    chunk_output(plan, nest, estimate_ns(nest, lane, width), lane, lane_block=width * 4, loops=loops)

@@ -19,14 +19,14 @@ _MARKS = frozenset({Ops.DETACH, Ops.CONTIGUOUS_BACKWARD, Ops.NOOP})
 FEW_RESULTS = 64
 LONG_REDUCTION = 1 << 15
 PARTS = 64
-ROUND = 16  # lengths of parts are multiples of this where they can be
+ROUND = 8  # lengths of parts are multiples of this where they can be
 
 # The sum over the rows of a matrix of at least LARGE_MATRIX bytes is done in parts of about PART_BYTES, where there are
 # not FEW_MATRICES of them for threads to share, nor MANY_COLUMNS.
 LARGE_MATRIX = 4 << 20
 PART_BYTES = 512 << 10
 PART_ROWS = 32
-FEW_MATRICES = 16
+FEW_MATRICES = 9
 MANY_COLUMNS = 1 << 15
 WALK = 64  # nodes that are looked at to see how an operand lies in memory
 
@@ -210,9 +210,10 @@ def _split_reduction(u: UOp) -> UOp:
     columns = inner_axis(x)
     if columns is None or columns in axes or shape[columns] > MANY_COLUMNS:
         return u
-    if results >= FEW_MATRICES * shape[columns]:
+    others = results // shape[columns]  # matrices, or weights of each row
+    if others >= FEW_MATRICES:
         return u
-    return _in_parts(u, axes[0], min(PARTS, size // PART_BYTES, length // PART_ROWS), True)
+    return _in_parts(u, axes[0], min(PARTS, size // PART_BYTES, length // (PART_ROWS * others)), True)
 
 
 def _in_parts(u: UOp, axis: int, parts: int, columns: bool) -> UOp:

@@ -61,6 +61,19 @@ def test_column_sums_have_lanes_along_the_columns() -> None:
     assert all(s.id[0] == 0 for s in steps(b.column_sum(50, 70), Vectorize))
 
 
+@pytest.mark.parametrize("target", ["wide", "avx2", "narrow"])
+@pytest.mark.parametrize(("m", "rows_first"), [(1, True), (4, True), (8, True), (9, False)])
+def test_a_skinny_product_goes_over_its_matrix_in_the_order_of_memory(target: str, m: int, rows_first: bool) -> None:
+    plan = plan_of(b.matmul(m, 1000, 600), target)
+    assert any(isinstance(s, Block) for s in plan.steps) is rows_first
+    assert plan.stopped == ""
+
+
+def test_columns_of_a_small_matrix_stay_in_registers() -> None:
+    assert steps(b.column_sum(50, 70), Block) == []
+    assert len(steps(b.column_sum(600, 1000), Block)) == 1
+
+
 def test_every_loop_of_a_softmax_has_lanes() -> None:
     assert {s.id[0] for s in steps(b.softmax(40, 100), Vectorize)} == {1, 2, 3}
 
