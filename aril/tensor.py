@@ -25,6 +25,7 @@ from aril.tensor_data import uop_of_data
 from aril.tensor_gradient import GradientMixin
 from aril.tensor_hash import HashMixin
 from aril.tensor_indexing import TensorIndexing
+from aril.tensor_inplace import InPlaceMixin
 from aril.tensor_interop import InteropMixin
 from aril.tensor_linalg import LinalgMixin
 from aril.tensor_memory import (
@@ -57,6 +58,7 @@ class Tensor(
     RandomMixin,
     LinalgMixin,
     HashMixin,
+    InPlaceMixin,
     CustomKernelMixin,
     CallsMixin,
     GradientMixin,
