@@ -75,5 +75,4 @@ class InPlaceMixin:
         # a constant (`Tensor.zeros`) is state that begins there, and so is what is marked as a parameter
         if self._is_param is not None or start.op is Ops.CONST or is_writable_view(self.uop):
             return self.assign(value)
-        self.uop, self._device, self._history = value.uop, value._device, None
-        return self
+        return self.replace(value)
