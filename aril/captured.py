@@ -4,7 +4,7 @@ The container is a safetensors file. Its tensors are the memory that the program
 counters) and, as bytes, compiled kernels; its metadata holds the description: the graphs of the kernels, what they are
 given, arguments, result. Loading checks every graph (`uop.access`) and compiles it here, through the disk cache; it
 runs nothing else. Compiled kernels of the file are machine code, so they are used only where the caller trusts it.
-`docs/decisions/0012-captured-programs.md` says why it is so.
+`docs/decisions/0011-captured-programs.md` says why it is so.
 """
 
 from __future__ import annotations
