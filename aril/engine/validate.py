@@ -23,7 +23,7 @@ from aril.uop import UOp
 # Relative to the element, or to a hundredth of the largest. Kernels with reductions may differ by 4 eps (1 + log2 n)
 # sum|x| besides.
 TOLERANCE = {"float64": 1e-12, "float32": 3e-5, "float16": 4e-3}
-CODES = 2  # elements of other float types may differ by so many representable numbers
+CODES = 2  # elements of other float types, and floats whose bits lie in integers, may differ by so many codes
 
 
 class KernelMismatch(AssertionError):
@@ -47,15 +47,20 @@ def expect(
         if b.is_allocated and b.nbytes:
             c.copyin(b.as_memoryview())
         copies.append(c)
-    slack = _reduction_slack(body, copies, outputs)
+    slack, bits = _reduction_slack(body, copies, outputs), _takes_bits(body)
     numbers, chunks = loaded.launch_values(values)
     loaded.program([c.opaque for c in copies], numbers, chunks, True)
 
     def check() -> None:
         for k in range(outputs):
-            _compare(name, k, buffers[k], copies[k], reference, slack)
+            _compare(name, k, buffers[k], copies[k], reference, slack, bits)
 
     return check
+
+
+def _takes_bits(body: UOp) -> bool:
+    """Whether integers are made of the bits of floats, as the keys of a sort are."""
+    return any(u.op is Ops.BITCAST and u.src[0].dtype.kind == "f" and u.dtype.kind in "iu" for u in body.toposort())
 
 
 def _reduction_slack(body: UOp, buffers: list[Buffer], outputs: int) -> float:
@@ -72,12 +77,12 @@ def _reduction_slack(body: UOp, buffers: list[Buffer], outputs: int) -> float:
     return out
 
 
-def _compare(name: str, k: int, found: Buffer, wanted: Buffer, reference: str, slack: float) -> None:
+def _compare(name: str, k: int, found: Buffer, wanted: Buffer, reference: str, slack: float, bits: bool) -> None:
     if not found.nbytes:
         return
     f, w = _numbers(found), _numbers(wanted)
     with np.errstate(all="ignore"):
-        wrong = _far(f, w, found.dtype, slack)
+        wrong = _far(f, w, found.dtype, slack, bits)
     bad = np.flatnonzero(wrong)
     if bad.size:
         i = int(bad[0])
@@ -88,7 +93,11 @@ def _compare(name: str, k: int, found: Buffer, wanted: Buffer, reference: str, s
         )
 
 
-def _far(f: Any, w: Any, dtype: DType, slack: float) -> Any:
+def _far(f: Any, w: Any, dtype: DType, slack: float, bits: bool) -> Any:
+    if bits and dtype.kind in "iu":  # a number that differs by so many codes, at some place within the integer
+        distance = (np.maximum(f, w) - np.minimum(f, w)).astype(np.uint64)
+        lowest = distance & (~distance + np.uint64(1))
+        return distance > np.uint64(CODES) * lowest
     if dtype.kind != "f":
         return f != w
     if dtype.fmt is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -102,6 +103,37 @@ def test_a_process_that_dies_or_goes_astray_ends_the_job_with_an_error(launch, h
 def test_the_same_under_plain_mpiexec(launch, how):
     status, _, results = launch(2, "die.py", how, plain=True)
     assert status != 0 and not results
+
+
+@needs_mpi
+@pytest.mark.parametrize("deaf", ["", "deaf"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_no_process_outlives_the_launcher(number, deaf, tmp_path):
+    command = [sys.executable, "-m", "aril.cli", "launch", "-n", "2", str(PROGRAMS / "stay.py"), str(tmp_path), deaf]
+    environment = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    environment |= {"PYTHONPATH": str(ROOT)}
+    launcher = subprocess.Popen(command, stderr=subprocess.DEVNULL, env=environment, start_new_session=True)
+    try:
+        _until(lambda: len(list(tmp_path.glob("[0-9]*"))) == 2, 30)
+        launcher.send_signal(number)
+        assert launcher.wait(20) == (-number if number == signal.SIGKILL else 130)
+        pids = [int(f.name) for f in tmp_path.glob("[0-9]*")]
+        _until(lambda: not any(map(_runs, pids)), 10)
+    finally:
+        launcher.kill()
+
+
+def _until(there, seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while not there():
+        assert time.monotonic() < end, f"not within {seconds} s"
+        time.sleep(0.02)
+
+
+def _runs(pid: int) -> bool:
+    """Whether it is there, and no zombie that nobody has asked about."""
+    state = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True).stdout.strip()
+    return bool(state) and not state.startswith("Z")
 
 
 @needs_mpi

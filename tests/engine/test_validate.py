@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aril import Context, Tensor
+from aril import Context, Tensor, dtypes
 from aril.engine import validate
 
 
@@ -29,3 +29,15 @@ def test_a_wrong_kernel_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(validate, "_numbers", spoiled)
     with Context(VALIDATE_WITH_CPU=1), pytest.raises(validate.KernelMismatch, match=r"wrote .* as element 3 of 8"):
         (Tensor(np.ones(8, np.float32)).realize() * 3).realize()
+
+
+def test_bits_of_numbers_that_are_rounded_otherwise_pass_and_others_do_not() -> None:
+    """A key of a sort is a float's bits above a position; the float may differ in its last places."""
+    x = Tensor(np.random.default_rng(0).uniform(0.1, 9, 3000)).realize()
+    key = (x.log().cast("float32").bitcast("int32").cast("int64") << 32) + Tensor.arange(3000)
+    with Context(VALIDATE_WITH_CPU=1):
+        key.realize(Tensor.ones(2, 3).multinomial(2))
+    key = np.array([5 << 32, -(5 << 32), 7, 7], np.int64)
+    other = key + np.array([1 << 32, -(2 << 32), 0, 5])
+    assert validate._far(other, key, dtypes.int64, 0.0, True).tolist() == [False, False, False, True]
+    assert validate._far(other, key, dtypes.int64, 0.0, False).tolist() == [True, True, False, True]
