@@ -283,7 +283,9 @@ DEBUG = _integer(
     0,
     7,
 )
-VIZ = _integer("VIZ", 0, "1 records what the visualizer shows; 2 also opens it when the program ends.", 0, 2)
+VIZ = _integer(
+    "VIZ", 0, "1 records what the visualizer shows; 2 also opens it when the program ends. Not used yet.", 0, 2
+)
 PROFILE = _flag("PROFILE", 0, "Record when each kernel, copy and compilation ran.")
 TRACK_REWRITES = _integer("TRACK_REWRITES", 0, "1 counts and times rewrite rules; 2 keeps each graph.", 0, 2)
 NO_COLOR = _presence("NO_COLOR", "No colours, even on a terminal (no-color.org).")
@@ -293,7 +295,12 @@ SPEC = _integer(
     "SPEC", 0, "1 verifies the tensor, kernel and program forms between stages; 2 also after every pass.", 0, 2
 )
 CHECK_OOB = _integer(
-    "CHECK_OOB", 0, "1 proves from bounds that each access is inside its buffer; 2 also asks z3.", 0, 2
+    "CHECK_OOB", 0, "1 proves from bounds that each access is inside its buffer; 2 also asks z3. Not used yet.", 0, 2
+)
+CHECK_POSITIONS = _flag(
+    "CHECK_POSITIONS",
+    0,
+    "Positions in tensors are computed and checked where they are used: IndexError instead of the nearest element.",
 )
 NAN_CHECK = _flag("NAN_CHECK", 0, "Stop with an error at the first kernel that writes a NaN or an infinity.")
 VALIDATE_WITH_CPU = _integer(
@@ -335,8 +342,8 @@ JITBEAM = _integer("JITBEAM", 0, "BEAM while jit captures; 0 means the same as B
 BEAM_TIMEOUT = _integer("BEAM_TIMEOUT", 10, "Seconds that compiling and timing one candidate may take.", 1)
 BEAM_UOPS_MAX = _integer("BEAM_UOPS_MAX", 3000, "Largest program, in IR nodes, that the search considers.", 1)
 BEAM_UPCAST_MAX = _integer("BEAM_UPCAST_MAX", 256, "Most results a thread keeps in registers during the search.", 1)
-BEAM_LOCAL_MAX = _integer("BEAM_LOCAL_MAX", 1024, "Largest workgroup the search considers.", 1)
-BEAM_PADTO = _flag("BEAM_PADTO", 1, "The search may pad ranges.")
+BEAM_LOCAL_MAX = _integer("BEAM_LOCAL_MAX", 1024, "Largest workgroup the search considers. Not used yet.", 1)
+BEAM_PADTO = _flag("BEAM_PADTO", 1, "The search may pad ranges. Not used yet.")
 BEAM_MIN_PROGRESS = _integer("BEAM_MIN_PROGRESS", 10, "Nanoseconds a round must gain for the search to go on.")
 BEAM_REPEATS = _integer("BEAM_REPEATS", 3, "Timed runs of a candidate; the least counts.", 1, 1000)
 BEAM_DEBUG = _integer("BEAM_DEBUG", 0, "1 shows each round of the search; 2 each candidate.", 0, 2)
@@ -346,7 +353,7 @@ JIT = _integer(
     "JIT", 1, "0 runs jitted functions as written; 1 captures and batches; 2 captures without batching.", 0, 2
 )
 JIT_BATCH_SIZE = _integer(
-    "JIT_BATCH_SIZE", 32, "Kernels in the first batch of a replay; each next is twice as long.", 1
+    "JIT_BATCH_SIZE", 32, "Kernels in the first batch of a replay; each next is twice as long. Not used yet.", 1
 )
 
 # Caches and compilation

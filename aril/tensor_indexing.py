@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from aril.config import CHECK_POSITIONS
+from aril.device import DeviceError
 from aril.dtype import dtypes
+from aril.engine.realize import local
 from aril.mixin.base import broadcast_shape, dim_prod, dim_sub
 from aril.ops import Ops
 from aril.tensor_memory import is_writable_view, make_writable, working_device
@@ -91,6 +94,21 @@ class TensorIndexing:
             self.assign(new)
         else:
             self._own_storage(new.uop)
+
+    def _check_positions(self: Any, index: Any, n: Any, what: str) -> None:
+        if not CHECK_POSITIONS.value or local.capture is not None or not isinstance(n, int):
+            return
+        try:
+            values = index.numpy()
+        except DeviceError:  # arguments of a function that is being traced have no values; other reasons come up later
+            return
+        wrong = (values >= n) | (values < (-n if index.dtype.kind == "i" else 0))
+        if wrong.any():
+            first = tuple([int(i[0]) for i in wrong.nonzero()])
+            raise IndexError(
+                f"{what}: position {int(values[first])}, entry {first} of the positions, is out of range for an axis "
+                f"of length {n}, as {int(wrong.sum())} of {values.size} are"
+            )
 
     # --- what needs the values to know the shape ---
 

@@ -60,11 +60,15 @@ class IndexingMixin(ResizeMixin):
         """Integer positions, negative ones from the end, kept within 0..n-1."""
         if index.dtype.kind not in "iu":
             raise TypeError(f"{what}: positions are integers, not {index.dtype.name}")
+        self._check_positions(index, n, what)
         signed = index.dtype.kind == "i"
         index = index._signed()
         if signed:
             index = (index < 0).where(index + n, index)
         return index.clamp(0, n - 1) if isinstance(n, int) else index
+
+    def _check_positions(self, index: Self, n: Any, what: str) -> None:
+        """Where values can be computed, IndexError for positions out of range if CHECK_POSITIONS asks for it."""
 
     def _signed(self) -> Self:
         """Integers in a type that holds -1 and any length of an axis."""

@@ -151,6 +151,7 @@ class OrderMixin(IndexingMixin):
         n = self.shape[d]
         if any(isinstance(s, int) and s == 0 for s in (*self.shape, *index.shape)):
             return self
+        self._check_positions(index, n, what)
         kind = dtypes.int32 if self.max_numel() <= dtypes.int32.max else dtypes.int64
         rows = self._one_index_a_row(index, d)
         at = (index if rows is None else rows)._signed()
