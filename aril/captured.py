@@ -94,6 +94,8 @@ class _Writer:
         for name, t in state.items():
             if not isinstance(t, Tensor):
                 raise TypeError(f"save: state[{name!r}] is a {type(t).__name__}; give tensors by name")
+            if name.startswith(CODE):
+                raise ProgramError(f"the name {name!r} stands for compiled kernels: call that tensor something else")
             parts = [node.storage for node in memory_of(t.realize().uop)]
             for i, b in enumerate(parts):
                 if b is not None:
@@ -145,6 +147,11 @@ class _Writer:
         variables = list(dict.fromkeys([entry[2] for entry in c.signature if entry[1] == "variable"]))
         views, outputs = [], []
         for uop, places in c.outputs:
+            if not all(isinstance(d, int) for d in uop.shape):
+                raise ProgramError(
+                    f"{name_of(captured.function)} gives a result of the symbolic shape {uop.shape}, which has no "
+                    "form in a file: return the whole tensor, and take the part outside"
+                )
             names: dict[UOp, UOp] = {}
             spans: list[Any] = []
             for node, place in _places(uop, places):

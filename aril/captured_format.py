@@ -15,6 +15,7 @@ from typing import Any
 
 from aril.device import Device, canonical
 from aril.dtype import DType
+from aril.jit_arguments import value_key
 from aril.nested import tensors
 from aril.ops import OpGroup, Ops
 from aril.schedule.lower import HAND_WRITTEN
@@ -180,8 +181,7 @@ def _read_signature(rows: Any, variables: list[UOp]) -> tuple[Any, ...]:
         elif kind == "variable":
             out.append((path, kind, variables[_natural(rest[0])]))
         elif kind == "value":
-            value = unpack(rest[0])
-            out.append((path, kind, type(value).__name__, value))
+            out.append(value_key(path, unpack(rest[0])))
         elif kind == "dict":
             out.append((path, kind, tuple([unpack(k) for k in rest[0]])))
         else:
@@ -294,7 +294,8 @@ def _step(s: Any, kernels: list[UOp], memories: list[Memory]) -> Step:
         span = out.spans[slot] if slot >= 0 else None
         _need(span is not None and p.dtype is span.dtype and p.arg.size <= span.size, "memory fits the parameter")
     _need(all(memories[x.memory].device == out.device for x in out.spans), "a kernel's memory is on its device")
-    _need(written(body) <= set(range(out.outputs)) and out.outputs <= len(out.spans), "what is written comes first")
+    fits = out.outputs <= len(out.spans) and all(0 <= slot < out.outputs for slot in written(body))
+    _need(fits, "what is written comes first")
     return out
 
 

@@ -38,7 +38,7 @@ from aril.nested import tensors as tensors_in
 from aril.ops import OpGroup, Ops
 from aril.schedule.shard import Layout, layout_of, memory_of
 from aril.tensor import Tensor
-from aril.tensor_memory import alive, renew
+from aril.tensor_memory import alive, is_storage_view, renew
 from aril.uop import UOp
 from aril.uop.node import toposort
 
@@ -436,8 +436,9 @@ def _left_behind(
                 out.append(t)
         return out
 
-    if not pending():
-        return []
+    found = pending()
+    if all(is_storage_view(t.uop) for t in found):  # assignments are computed in any case, whoever holds them
+        return found
     gc.collect()  # not what only waits to be collected
     return pending()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
+import math
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
@@ -46,9 +47,23 @@ def flatten(x: Any, path: str, tensors: list[Tensor], key: list[Any], values: di
         for k, v in x.items():
             flatten(v, f"{path}[{k!r}]", tensors, key, values)
     elif isinstance(x, (int, float, bool, str, bytes, type(None))):
-        key.append((path, "value", type(x).__name__, x))
+        key.append(value_key(path, x))
     else:
         key.append((path, "object", id(x)))
+
+
+def value_key(path: str, x: Any) -> tuple[Any, ...]:
+    """The part of a key that stands for a plain value: a NaN is like another one, and -0.0 is not 0.0.
+
+    >>> value_key("x", float("nan")) == value_key("x", float("nan")), value_key("x", 0.0) == value_key("x", -0.0)
+    (True, False)
+    """
+    key = (path, "value", type(x).__name__)
+    if isinstance(x, float) and math.isnan(x):
+        return (*key, math.nan)  # the same object, so it is found equal
+    if isinstance(x, float) and x == 0 and math.copysign(1.0, x) < 0:
+        return (*key, x, "negative")
+    return (*key, x)
 
 
 def difference(name: str, expected: tuple[Any, ...], found: tuple[Any, ...]) -> str:

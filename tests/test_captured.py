@@ -209,6 +209,39 @@ def test_on_other_devices(device: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(out.numpy(), arange(2, 3) @ (arange(3, 2) + 3))
 
 
+def test_positions_are_computed_where_they_are_read(tmp_path: Path) -> None:
+    """A stretch with a step is written by positions: they are numbers only, on no device of their own."""
+    t = Tensor(np.zeros((8, 8), np.float32), device="CPU:1").realize()
+
+    def f(x: Tensor) -> Tensor:
+        t[:, ::3] = x
+        return (t + 1).realize()
+
+    f_jit = saved(f, tmp_path / "f", Tensor(arange(8, 3), device="CPU:1").realize())
+    launches = f_jit.captured.batch.launches
+    assert {b.device for launch in launches for b in launch.buffers} == {"CPU:1"}
+    expected = np.ones((8, 8))
+    expected[:, ::3] = arange(8, 3) + 3
+    found = aril.load_captured(tmp_path / "f")(Tensor(arange(8, 3) + 2, device="CPU:1").realize())
+    np.testing.assert_array_equal(found.numpy(), expected)
+
+
+def test_floats_that_are_hard_to_compare(tmp_path: Path) -> None:
+    def f(x: Tensor, s: float) -> Tensor:
+        return (x * s).realize()
+
+    x = Tensor([2.0, 3.0]).realize()
+    g = saved(f, tmp_path / "nan", x, float("nan"))
+    assert np.isnan(g(x, float("nan")).numpy()).all()
+    assert np.isnan(aril.load_captured(tmp_path / "nan")(x, float("nan")).numpy()).all()
+    g = saved(f, tmp_path / "zero", x, -0.0)
+    h = aril.load_captured(tmp_path / "zero")
+    assert np.signbit(g(x, -0.0).numpy()).all() and np.signbit(h(x, -0.0).numpy()).all()
+    for function in (g, h):
+        with pytest.raises(JitError, match="negative|-0.0"):
+            function(x, 0.0)
+
+
 def test_over_several_devices(tmp_path: Path) -> None:
     devices = ("CPU:1", "CPU:2")
     w = Tensor(arange(4, 4)).shard(devices, axis=None).realize()
@@ -337,6 +370,11 @@ def test_what_cannot_be_saved_says_why(tmp_path: Path) -> None:
     with pytest.raises(ProgramError, match="nothing in the kernel keeps it inside"):
         saved(h, tmp_path / "h", Tensor(arange(4)).realize(), Tensor([0, 1, 2, 3]).realize())
     n = Variable("n", 1, 4)
+    with pytest.raises(ProgramError, match="symbolic shape"):
+        saved(lambda x, n: (x[:n] * 2).contiguous(), tmp_path / "j", Tensor(arange(4)).realize(), n.bind(2))
+    with pytest.raises(ProgramError, match="stands for compiled kernels"):
+        w = Tensor(arange(4)).realize()
+        saved(lambda x: (x + w).realize(), tmp_path / "k", Tensor(arange(4)).realize(), state={"aril.code.0.CPU": w})
     with pytest.raises(ProgramError, match="nothing keeps a SHRINK"):  # n = 4 reads a fifth element
         saved(lambda x, n: x.shrink(((0, n + 1),)).sum().realize(), tmp_path / "i", Tensor(arange(4)), n.bind(2))
     assert not os.listdir(tmp_path)
@@ -413,6 +451,16 @@ def lie_about_outputs(d: dict[str, Any]) -> None:
     d["steps"][0][2] = 0
 
 
+def write_without_end(d: dict[str, Any]) -> None:
+    d["steps"][0][2] = 1 << 46
+
+
+def a_variable_without_a_name(d: dict[str, Any]) -> None:
+    row = _first(d["nodes"], "PARAM")
+    row[3][6] = ["e", "ALU"]
+    row[3][4] = ["t", 0, 3]
+
+
 def grow_a_parameter(d: dict[str, Any]) -> None:
     for row in d["nodes"]:
         if row[0] == "PARAM" and row[3][3]:
@@ -463,6 +511,7 @@ def weights_elsewhere(d: dict[str, Any]) -> None:
     "lie",
     [
         lie_about_size, lie_about_a_span, lie_about_an_input, lie_about_outputs, grow_a_parameter, drop_the_clamps,
+        write_without_end, a_variable_without_a_name,
         name_a_file_as_memory, inline_source, name_with_source, refer_backwards, refer_to_itself, unknown_argument,
         other_format, weights_elsewhere,
     ],

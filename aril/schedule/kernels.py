@@ -195,6 +195,7 @@ def _draft(
     roots = set(sink.src)
     hints = dict(zip(sink.src, sink.arg or ("",) * len(sink.src), strict=True))
     fallback = next((h for h in hints.values() if h), "")
+    read_on = _read_on(order) if any(u.device is None for u in fusion.stored if u.op is not Ops.STORE) else {}
     for u in order:
         if u.op is Ops.SINK:
             continue
@@ -215,7 +216,7 @@ def _draft(
             target, value, device, shape = _place(u.src[0], rep), src[1], u.src[0].device, u.src[0].shape
             rep[u] = u
         else:
-            device = u.device or hints.get(u) or fallback
+            device = u.device or hints.get(u) or read_on.get(u) or fallback
             dtype = strong(u.dtype)
             size = numel(u)
             slot = params + len(temps)
@@ -248,6 +249,18 @@ def _draft(
             assigned={target.base} if u.op is Ops.STORE else set(),
         )  # fmt: skip
     return rep, drafts, temps
+
+
+def _read_on(order: dict[UOp, None]) -> dict[UOp, str]:
+    """Where values that are made of numbers only are read: a kernel takes no memory of another device."""
+    out: dict[UOp, str] = {}
+    for u in reversed(order):
+        device = (u.src[0].device if u.op is Ops.STORE else u.device) or out.get(u)
+        if isinstance(device, str):
+            for s in u.src:
+                if s.device is None:
+                    out.setdefault(s, device)
+    return out
 
 
 def _place(view: UOp, rep: dict[UOp, UOp]) -> UOp:

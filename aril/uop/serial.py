@@ -126,7 +126,9 @@ def _param_from_plain(rest: list[Any]) -> ParamArg:
     _need(natural and (size is None or (type(size) is int and 0 <= size < 1 << 48)), "numbers of a parameter")
     _need(isinstance(arg.dtype, DType) and isinstance(arg.addrspace, AddrSpace) and axis is None and image is None,
           "fields of a parameter")  # fmt: skip
-    _need(arg.name is None or NAME.fullmatch(arg.name) is not None, "a variable's name")
+    named = arg.addrspace is AddrSpace.ALU  # a variable has a name, and nothing else has
+    _need(NAME.fullmatch(arg.name) is not None if named and arg.name else not named and arg.name is None,
+          "a variable's name")  # fmt: skip
     _need(arg.device is None or (isinstance(arg.device, str) and len(arg.device) < 64), "a device's name")
     _need(type(volatile) is bool, "a flag of a parameter")
     if arg.vmin_vmax is not None:
