@@ -323,7 +323,8 @@ class ElementwiseMixin(ComparisonMixin):
         return self._alu(Ops.NEG) if self.dtype.kind == "f" else self.bitwise_not()
 
     def clamp(self, min_: Any = None, max_: Any = None, *, min: Any = None, max: Any = None) -> Self:
-        """Not below `min` and not above `max`, each a number or a tensor; at least one is given.
+        """Not below `min` and not above `max`, each a number or a tensor; at least one is given. Where the value
+        is equal to a number, the gradient is that of the number: 0.
 
         >>> Tensor([-3, 0, 3]).clamp(-1, 1).tolist()
         [-1, 0, 1]

@@ -113,15 +113,20 @@ class MathMixin(ReduceMixin):
         """log(1 + self) without cancellation.
 
         With u = 1 + x rounded, log(u) * x / (u - 1) makes good for the rounding (Goldberg, "What Every Computer
-        Scientist Should Know About Floating-Point Arithmetic", theorem 4).
+        Scientist Should Know About Floating-Point Arithmetic", theorem 4). Near zero its Taylor series, so that
+        derivatives of every order are right there too.
 
         >>> round(Tensor(1e-6).log1p().item(), 10)
         1e-06
         """
+        terms = 9 if self.dtype is dtypes.float64 else 5
+        small = self.abs() < 2.0**-8
+        near = small.where(self, self.const_like(0))
+        series = _horner(near, [(-1) ** (k + 1) / k for k in range(terms, 0, -1)]) * near
         u = self + 1.0
-        plain = u.eq(1) | u.eq(0) | u.isfinite().logical_not()
+        plain = small | (u <= 0) | u.isfinite().logical_not()
         ratio = plain.where(self.const_like(0), self) / plain.where(u.const_like(1), u - 1.0)
-        return u.eq(1).where(self, u.log() * plain.where(u.const_like(1), ratio))
+        return small.where(series, u.log() * plain.where(u.const_like(1), ratio))
 
     @_in_wide_float
     def logaddexp(self, other: Any) -> Self:
@@ -131,9 +136,11 @@ class MathMixin(ReduceMixin):
         1000.69
         """
         a, b = self._matched(other, "logaddexp")
-        top = a.maximum(b)
-        gap = a.eq(b).where(a.const_like(0), (a - b).abs())
-        return top + gap.neg().exp().log1p()
+        first = a > b  # one branch at a tie, so that the derivatives of both parts add up to those of the whole
+        level = a.eq(b) & a.isinf()
+        gap = level.where(a.const_like(0), first.where(b - a, a - b))
+        top = level.where((a + b) * 0.5, first.where(a, b))
+        return top + gap.exp().log1p()
 
     # --- trigonometry ---
 
@@ -429,8 +436,11 @@ class MathMixin(ReduceMixin):
         0.6931
         """
         x = self * beta
-        below = (x > 0).where(x.neg(), x)  # -|x|, with the derivative at 0 that maximum leaves out
-        return (x.maximum(0.0) + below.exp().log1p()) / beta
+        return (x.maximum(0.0) + x._softplus_tail()) / beta
+
+    def _softplus_tail(self) -> Self:
+        """log(1 + exp(-|x|)), with the derivative 1/2 at 0: the one that the maximum of x and 0 leaves out there."""
+        return (self > 0).where(self.neg(), self).exp().log1p()
 
     @_in_wide_float
     def mish(self) -> Self:

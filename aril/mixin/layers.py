@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Self
 
 from aril.dtype import dtypes
-from aril.mixin.base import to_pair
+from aril.mixin.base import same, to_pair
 from aril.mixin.order import OrderMixin
 
 _REDUCTIONS = ("none", "sum", "mean")
@@ -77,30 +77,52 @@ class LayersMixin(OrderMixin):
     def binary_crossentropy(self, Y: Self, reduction: str = "mean") -> Self:
         """-(y log p + (1 - y) log(1 - p)) of probabilities p (this value) and targets of the same shape.
 
+        A logarithm is at least -100, as in PyTorch, so that a certainty that is wrong costs 100; where p is 0 or 1 that
+        part has no gradient.
+
         >>> round(Tensor([0.5]).binary_crossentropy(Tensor([1.0])).item(), 4)
         0.6931
         """
-        out = (Y * self.log() + (1 - Y) * (1 - self).log()).neg()
+
+        def log(p: Self) -> Self:
+            none = p.eq(0)
+            return none.where(-100.0, none.where(p.const_like(1), p).log().maximum(-100.0))
+
+        out = (Y * log(self) + (1 - Y) * log(1 - self)).neg()
         return out._loss_result(reduction, "binary_crossentropy")
 
     def binary_crossentropy_logits(self, Y: Self, reduction: str = "mean", pos_weight: Self | None = None) -> Self:
         """`binary_crossentropy` of sigmoid(x), without overflow: max(x, 0) - x y + log(1 + exp(-|x|)).
 
+        `pos_weight` multiplies the part of the positive targets; its shape broadcasts to that of x.
+
         >>> round(Tensor([0.0]).binary_crossentropy_logits(Tensor([1.0])).item(), 4)
         0.6931
         """
-        tail = self.abs().neg().exp().log1p()
+        x = self._floating()
+        tail = x._softplus_tail()  # type: ignore[attr-defined]
         if pos_weight is None:
-            out = self.maximum(0) - self * Y + tail
+            out = x.maximum(0) - x * Y + tail
         else:
             weight = (pos_weight - 1) * Y + 1
-            out = (1 - Y) * self + weight * (tail + self.neg().maximum(0))
+            out = (1 - Y) * x + weight * (tail + (x > 0).where(x.const_like(0), x.neg()))
         return out._loss_result(reduction, "binary_crossentropy_logits")
 
-    def cross_entropy(self, Y: Self, reduction: str = "mean", label_smoothing: float = 0.0, axis: int = 1) -> Self:
+    def cross_entropy(
+        self,
+        Y: Self,
+        reduction: str = "mean",
+        label_smoothing: float = 0.0,
+        axis: int = 1,
+        weight: Self | None = None,
+        ignore_index: int = -100,
+    ) -> Self:
         """-sum(y log softmax(x)) over the classes on `axis` (1; 0 of a vector).
 
-        Y: class numbers, of the shape without that axis, or probabilities of the same shape.
+        Y: class numbers, of the shape without that axis, or probabilities of the same shape. Class numbers equal to
+        `ignore_index` do not count, also in the mean; `weight` (classes,) weighs each class, also in the mean over
+        class numbers.
+        Errors: ValueError for shapes that do not fit and a label_smoothing outside of 0 to 1.
 
         >>> round(Tensor([[0.0, 0.0]]).cross_entropy(Tensor([1])).item(), 4)
         0.6931
@@ -108,21 +130,18 @@ class LayersMixin(OrderMixin):
         if not 0.0 <= label_smoothing <= 1.0:
             raise ValueError(f"cross_entropy: label_smoothing lies within 0 and 1, not {label_smoothing}")
         d = self._axis(axis, "cross_entropy") if self.ndim > 1 else 0
-        classes = self.shape[d]
         rest = tuple([s for i, s in enumerate(self.shape) if i != d])
+        logs = self.log_softmax(d)
         if Y.shape == rest and (self.shape != Y.shape or Y.dtype.kind != "f"):
-            target = Y.one_hot(classes)
-            target = target.movedim(-1, d) if d != self.ndim - 1 else target
-            target = target.cast(self._floating().dtype)
-        elif Y.shape == self.shape:
-            target = Y
-        else:
+            return logs._at_classes(Y, d, weight, ignore_index, label_smoothing, reduction, "cross_entropy")
+        if Y.shape != self.shape:
             raise ValueError(
                 f"cross_entropy: logits {self.shape} with classes on axis {d} do not fit targets {Y.shape}"
             )
-        if label_smoothing:
-            target = target * (1 - label_smoothing) + label_smoothing / classes
-        return (self.log_softmax(d) * target).sum(d).neg()._loss_result(reduction, "cross_entropy")
+        target = Y * (1 - label_smoothing) + label_smoothing / self.shape[d] if label_smoothing else Y
+        if weight is not None:
+            logs = logs * self._weights(weight, d, "cross_entropy")
+        return (logs * target).sum(d).neg()._loss_result(reduction, "cross_entropy")
 
     def sparse_categorical_crossentropy(
         self, Y: Self, ignore_index: int = -1, label_smoothing: float = 0.0, reduction: str = "mean"
@@ -135,36 +154,51 @@ class LayersMixin(OrderMixin):
         """
         if self.shape[:-1] != Y.shape:
             raise ValueError(f"sparse_categorical_crossentropy: logits {self.shape} do not fit class numbers {Y.shape}")
-        logs = self.log_softmax(-1)
-        counts = Y.ne(ignore_index)
-        hit = Y.unsqueeze(-1).eq(self._iota(self.shape[-1]).cast(Y.dtype)) & counts.unsqueeze(-1)
-        chosen = hit.where(logs, logs.const_like(0)).sum(-1).neg()
-        smooth = counts.where(logs.mean(-1).neg(), logs.const_like(0))
-        loss = chosen * (1 - label_smoothing) + smooth * label_smoothing if label_smoothing else chosen
-        if reduction == "mean":
-            return loss.sum() / counts.sum().cast(loss.dtype)
-        return loss._loss_result(reduction, "sparse_categorical_crossentropy")
+        what = "sparse_categorical_crossentropy"
+        return self.log_softmax(-1)._at_classes(Y, self.ndim - 1, None, ignore_index, label_smoothing, reduction, what)
 
-    def nll_loss(
-        self, Y: Self, weight: Self | None = None, ignore_index: int | None = None, reduction: str = "mean"
-    ) -> Self:
-        """The negative log-likelihood of log-probabilities (N, classes, ..) and class numbers (N, ..).
+    def nll_loss(self, Y: Self, weight: Self | None = None, ignore_index: int = -100, reduction: str = "mean") -> Self:
+        """The negative log-likelihood of log-probabilities (N, classes, ..) and class numbers (N, ..), or of (classes,)
+        and one number.
 
         `weight` (classes,) weighs each class, also in the mean; targets equal to `ignore_index` do not count.
 
         >>> Tensor([[-0.5, -1.5]]).nll_loss(Tensor([1])).item()
         1.5
         """
-        if self.ndim < 2 or (self.shape[0], *self.shape[2:]) != Y.shape:
+        d = 1 if self.ndim > 1 else 0
+        if not self.ndim or (*self.shape[:d], *self.shape[d + 1 :]) != Y.shape:
             raise ValueError(f"nll_loss: log-probabilities {self.shape} do not fit class numbers {Y.shape}")
-        classes = self.shape[1]
-        hit = Y.unsqueeze(1).eq(self._iota(classes).cast(Y.dtype)._reshape((1, classes, *(1,) * (self.ndim - 2))))
-        counts = (Y.eq(Y) if ignore_index is None else Y.ne(ignore_index)).cast(self.dtype)
-        if weight is not None:
-            per_class = weight._reshape((1, classes, *(1,) * (self.ndim - 2)))
-            counts = counts * hit.where(per_class, self.const_like(0)).sum(1)
-        loss = hit.where(self, self.const_like(0)).sum(1).neg() * counts
-        return loss.sum() / counts.sum() if reduction == "mean" else loss._loss_result(reduction, "nll_loss")
+        return self._at_classes(Y, d, weight, ignore_index, 0.0, reduction, "nll_loss")
+
+    def _at_classes(
+        self, Y: Self, d: int, weight: Self | None, ignore: int, smoothing: float, reduction: str, what: str
+    ) -> Self:
+        """The loss of these log-probabilities, the classes on axis d, at the class numbers Y."""
+        if Y.dtype.kind == "f":
+            raise TypeError(f"{what}: class numbers are integers, not {Y.dtype.name}; cast them")
+        numbers = Y if Y.dtype.itemsize >= 4 else Y.cast(dtypes.int32)  # a narrow type may not hold every class
+        classes, none = self.shape[d], self.const_like(0)
+        along = tuple([classes if i == d else 1 for i in range(self.ndim)])
+        hit = numbers.unsqueeze(d).eq(self._iota(classes).cast(numbers.dtype)._reshape(along))
+        counts = numbers.ne(ignore) if numbers.dtype.min <= ignore <= numbers.dtype.max else numbers.eq(numbers)
+        hit = hit & counts.unsqueeze(d)
+        weights = None if weight is None else self._weights(weight, d, what)
+        logs = self if weights is None else self * weights
+        loss = hit.where(logs, none).sum(d).neg()
+        if smoothing:
+            loss = loss * (1 - smoothing) + counts.where(logs.sum(d).neg(), none) * (smoothing / classes)
+        if reduction != "mean":
+            return loss._loss_result(reduction, what)
+        wide = loss._wide()
+        share = counts.cast(wide.dtype) if weights is None else hit.where(weights, none).sum(d).cast(wide.dtype)
+        return (wide.sum() / share.sum()).cast(loss.dtype)
+
+    def _weights(self, weight: Self, d: int, what: str) -> Self:
+        """A weight for each class, along axis d of this value."""
+        if weight.shape != (self.shape[d],):
+            raise ValueError(f"{what}: weight {weight.shape} must have one number for each of {self.shape[d]} classes")
+        return weight.cast(self.dtype)._reshape(tuple([n if i == d else 1 for i, n in enumerate(self.shape)]))
 
     # --- unpooling ---
 
@@ -211,22 +245,37 @@ class LayersMixin(OrderMixin):
         dropout_p: float = 0.0,
         is_causal: bool = False,
         enable_gqa: bool = False,
+        scale: float | None = None,
     ) -> Self:
         """softmax(q k^T / sqrt(d)) v (Vaswani et al. 2017): q (.., L, d), k (.., S, d), v (.., S, e) give (.., L, e).
 
         `attn_mask` is bool (False: not seen) or is added; `is_causal` lets row i see columns up to i; `enable_gqa`
-        repeats heads (axis -3) of key and value to those of the query. A row that sees nothing gives zeros.
+        repeats heads (axis -3) of key and value to those of the query; `scale` stands in for 1 / sqrt(d). A row that
+        sees nothing gives zeros. Dropout takes place in training only (`Context(TRAINING=1)`).
+        Errors: ValueError for shapes that do not fit.
 
         >>> q = Tensor.ones(1, 2, 4)
         >>> q.scaled_dot_product_attention(q, q, is_causal=True).shape
         (1, 2, 4)
         """
         k, v = key, value
+        shapes = f"query {self.shape}, key {key.shape}, value {value.shape}"
+        if min(self.ndim, k.ndim, v.ndim) < 2 or not same(self.shape[-1], k.shape[-1]):
+            raise ValueError(f"scaled_dot_product_attention: {shapes}: the last axes of query and key must agree")
+        if not same(k.shape[-2], v.shape[-2]):
+            raise ValueError(f"scaled_dot_product_attention: {shapes}: key and value must be of one length (axis -2)")
         if enable_gqa:
+            if min(self.ndim, k.ndim, v.ndim) < 3 or any(
+                not t.shape[-3] or self.shape[-3] % t.shape[-3] for t in (k, v)
+            ):
+                raise ValueError(
+                    f"scaled_dot_product_attention: {shapes}: with enable_gqa the heads (axis -3) of the query must be "
+                    "a multiple of those of key and value"
+                )
             k = k.repeat_interleave(self.shape[-3] // k.shape[-3], -3)
             v = v.repeat_interleave(self.shape[-3] // v.shape[-3], -3)
         q, v = self._floating(), v._floating()
-        scores = q.dot(k.transpose(-2, -1)) * (1.0 / math.sqrt(self.shape[-1]))
+        scores = q.dot(k.transpose(-2, -1)) * (1.0 / math.sqrt(self.shape[-1]) if scale is None else scale)
         seen: Self | None = None
         if is_causal:
             if attn_mask is not None:

@@ -31,8 +31,9 @@ def parse_einsum(formula: str, shapes: list[tuple[Any, ...]]) -> tuple[list[str]
     for names, shape in zip(inputs, shapes, strict=True):
         if len(names) != len(shape) or not all(c.isalpha() for c in names):
             raise ValueError(f"einsum: {names!r} in {formula!r} does not name the axes of shape {shape}")
-        for c, d in zip(names, shape, strict=True):
-            if c in sizes and not same(sizes[c], d) and not (c in stars and (same(d, 1) or same(sizes[c], 1))):
+        for i, (c, d) in enumerate(zip(names, shape, strict=True)):
+            fits = c not in sizes or same(sizes[c], d) or c not in names[:i] and (same(d, 1) or same(sizes[c], 1))
+            if not fits:
                 raise ValueError(
                     f"einsum: index {c!r} of {formula!r} has {sizes[c]} and {d} elements (shapes {shapes})"
                 )
@@ -52,7 +53,18 @@ def parse_rearrange(
     left, arrow, right = formula.partition("->")
     if not arrow:
         raise ValueError(f"rearrange: {formula!r} has no '->'")
-    tokens = [re.findall(r"\([^()]*\)|\.\.\.|\w+", side) for side in (left, right)]
+    token_form = r"\([^()]*\)|\.\.\.|\w+"
+    tokens = [re.findall(token_form, side) for side in (left, right)]
+    for text in (left, right):
+        if rest := re.sub(token_form, "", text).strip():
+            raise ValueError(
+                f"rearrange: {rest!r} in {formula!r} is no part of a formula; axes are names, 1, '...' "
+                "or (groups of them)"
+            )
+    if tokens[0].count("...") > 1 or tokens[1].count("...") > 1:
+        raise ValueError(f"rearrange: '...' can stand once on a side of {formula!r}")
+    if unused := [name for name in sizes if not re.search(rf"\b{re.escape(name)}\b", left)]:
+        raise ValueError(f"rearrange: sizes are given for {unused}, which {formula!r} does not name on its left")
     stars = [f"...{i}" for i in range(len(shape) - len(tokens[0]) + 1)] if "..." in tokens[0] else []
     sides: list[list[list[str]]] = []
     for side in tokens:

@@ -55,8 +55,11 @@ class OrderMixin(IndexingMixin):
         [[3, 2], [0, 2]]
         """
         d = self._axis(dim, "topk")
-        if not self.shape or not 0 <= k <= self.shape[d]:
+        if not 0 <= k <= (self.shape[d] if self.shape else 1):
             raise ValueError(f"topk: {k} elements of an axis of {self.shape[d] if self.shape else 1}")
+        if not self.shape:
+            values, order = self._reshape((1,)).topk(k)
+            return (values._reshape(()), order._reshape(())) if k else (values, order)
         part = [(0, k) if i == d else None for i in range(self.ndim)]
         order = self._order(d, largest).shrink(part)
         return self.gather(d, order), order
@@ -181,6 +184,10 @@ class OrderMixin(IndexingMixin):
         source = src if src.__class__ is self.__class__ else self.const_like(src)._broadcast_to(index.shape)
         if source.dtype is not self.dtype:
             raise TypeError(f"{what}: src is {source.dtype.name}, this value {self.dtype.name}; cast one of them")
+        if source.ndim != index.ndim or any(
+            isinstance(a, int) and isinstance(b, int) and a > b for a, b in zip(index.shape, source.shape, strict=True)
+        ):
+            raise ValueError(f"{what}: src {source.shape} must reach as far as index {index.shape} on every axis")
         return source.shrink([(0, n) for n in index.shape])
 
 

@@ -189,6 +189,30 @@ def test_the_second_derivative_of_a_product_with_zeros(values):
     np.testing.assert_allclose(second.numpy(), want)
 
 
+@pytest.mark.parametrize(
+    "f, want",
+    [
+        (Tensor.log1p, lambda x: -1 / (1 + x) ** 2),
+        (Tensor.asinh, lambda x: -x / (1 + x * x) ** 1.5),
+        (lambda t: t.logaddexp(Tensor(np.zeros(6))), lambda x: 1 / (2 + np.exp(x) + np.exp(-x))),
+        (lambda t: t.binary_crossentropy_logits(Tensor(np.ones(6))), lambda x: 1 / (2 + np.exp(x) + np.exp(-x)) / 6),
+    ],
+    ids=["log1p", "asinh", "logaddexp", "binary_crossentropy_logits"],
+)
+def test_second_derivatives_at_and_near_zero(f, want):
+    x = np.array([0.0, 1e-20, 2e-16, -1e-8, 3e-3, -0.25])
+    t = Tensor(x)
+    (slope,) = f(t).sum().gradient(t)
+    (second,) = slope.sum().gradient(t)
+    np.testing.assert_allclose(second.numpy(), want(x), rtol=1e-9, atol=1e-12)
+
+
+def test_a_logarithm_that_is_not_chosen_leaves_the_gradient_alone():
+    x = Tensor([2.0, -3.0])
+    (slope,) = (x > 0).where(x.log1p(), x).sum().gradient(x)
+    np.testing.assert_allclose(slope.numpy(), [1 / 3, 1.0], rtol=1e-6)
+
+
 def test_sums_of_exponentials_with_infinities():
     a = np.array([-math.inf, math.inf, math.nan, 1.0, -math.inf, 3e38])
     b = np.array([-math.inf, math.inf, 1.0, math.inf, 2.0, 3e38])

@@ -141,6 +141,13 @@ def test_meshgrid_and_rearrange(value):
     check(value, Tensor(X).rearrange("b ... -> (...) b"), X.reshape(2, 12).T)
     with pytest.raises(ValueError, match="rearrange"):
         Tensor(y).rearrange("a b -> a c")
+    for formula, sizes, says in (
+        ("(a b -> a b", {}, "no part of a formula"),
+        ("a b -> b a", {"c": 3}, "does not name"),
+        ("... a ... -> a ...", {}, "once"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            Tensor(y).rearrange(formula, **sizes)
 
 
 @both

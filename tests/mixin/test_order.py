@@ -77,6 +77,7 @@ def test_the_greatest_and_the_least():
     np.testing.assert_array_equal(Tensor(x).topk(5, largest=False)[0].numpy(), np.sort(x)[:, :5])
     with pytest.raises(ValueError, match="topk: 101 elements of an axis of 100"):
         Tensor(x).topk(101)
+    assert [t.tolist() for t in Tensor(3.0).topk(1)] == [3.0, 0]
 
 
 def test_the_gradient_of_a_sorted_value_goes_back_where_it_came_from():
