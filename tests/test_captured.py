@@ -226,6 +226,24 @@ def test_positions_are_computed_where_they_are_read(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found.numpy(), expected)
 
 
+def test_positions_of_a_sharded_tensor_are_computed_on_each_device() -> None:
+    devices = ("CPU:1", "CPU:2")
+    t = Tensor(np.zeros((8, 8), np.float32)).shard(devices, axis=0).realize()
+
+    @jit
+    def f(x: Tensor) -> Tensor:
+        t[:, ::3] = x
+        return (t + 1).realize()
+
+    expected = np.ones((8, 8))
+    expected[:, ::3] = arange(8, 3) + 1
+    for _ in range(3):
+        found = f(Tensor(arange(8, 3)).shard(devices, axis=0).realize())
+        np.testing.assert_array_equal(found.numpy(), expected)
+    kernels = [launch for launch in f.captured.batch.launches if launch.loaded is not None]
+    assert kernels and all(b.device == launch.loaded.device for launch in kernels for b in launch.buffers)
+
+
 def test_floats_that_are_hard_to_compare(tmp_path: Path) -> None:
     def f(x: Tensor, s: float) -> Tensor:
         return (x * s).realize()

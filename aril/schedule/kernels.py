@@ -29,6 +29,7 @@ from aril.schedule.fuse import (
 from aril.schedule.layout import placed
 from aril.schedule.lower import lower
 from aril.schedule.merge import Draft, bundle, merge
+from aril.schedule.numbers import read_on, stored_apart, without_tags
 from aril.schedule.prepare import is_flat_view
 from aril.schedule.versions import keep_every_state, keep_states, keep_values
 from aril.uop import AddrSpace, KernelInfo, ParamArg, UOp
@@ -166,6 +167,10 @@ def build(sink: UOp, params: int) -> Schedule:
     if whole is not sink:
         sink = whole
         fusion = choose_stored(sink)
+    whole = stored_apart(sink, fusion.stored)
+    if whole is not sink:
+        sink = whole
+        fusion = choose_stored(sink)
     for attempt in range(ATTEMPTS):
         safe = keep_states(sink, fusion.stored)
         if safe is not sink and attempt == ATTEMPTS - 2:
@@ -195,7 +200,8 @@ def _draft(
     roots = set(sink.src)
     hints = dict(zip(sink.src, sink.arg or ("",) * len(sink.src), strict=True))
     fallback = next((h for h in hints.values() if h), "")
-    read_on = _read_on(order) if any(u.device is None for u in fusion.stored if u.op is not Ops.STORE) else {}
+    numbers = any(u.device is None for u in fusion.stored if u.op is not Ops.STORE)
+    places = read_on(list(order)) if numbers else {}
     for u in order:
         if u.op is Ops.SINK:
             continue
@@ -216,7 +222,7 @@ def _draft(
             target, value, device, shape = _place(u.src[0], rep), src[1], u.src[0].device, u.src[0].shape
             rep[u] = u
         else:
-            device = u.device or hints.get(u) or read_on.get(u) or fallback
+            device = u.device or hints.get(u) or places.get(u) or fallback
             dtype = strong(u.dtype)
             size = numel(u)
             slot = params + len(temps)
@@ -249,18 +255,6 @@ def _draft(
             assigned={target.base} if u.op is Ops.STORE else set(),
         )  # fmt: skip
     return rep, drafts, temps
-
-
-def _read_on(order: dict[UOp, None]) -> dict[UOp, str]:
-    """Where values that are made of numbers only are read: a kernel takes no memory of another device."""
-    out: dict[UOp, str] = {}
-    for u in reversed(order):
-        device = (u.src[0].device if u.op is Ops.STORE else u.device) or out.get(u)
-        if isinstance(device, str):
-            for s in u.src:
-                if s.device is None:
-                    out.setdefault(s, device)
-    return out
 
 
 def _place(view: UOp, rep: dict[UOp, UOp]) -> UOp:
@@ -407,7 +401,7 @@ def _body(d: Draft) -> tuple[UOp, tuple[int, ...], int, int]:
         p: UOp(Ops.PARAM, (), p.arg._replace(slot=i, device=None, align=p.arg.align if p in written else 1), p.dtype)
         for i, p in enumerate(used)
     }
-    body = sink.substitute({**local, **scratch})
+    body = sink.substitute({**local, **scratch, **without_tags(sink)})
     size = sum(nbytes(t) for stores in d.stores for t, _ in stores if t.base not in scratch) + _read_bytes(
         UOp.sink(*[v.substitute(scratch) for stores in d.stores for _, v in stores])
     )
