@@ -90,7 +90,9 @@ def _const(value: int) -> UOp:
 
 
 def split_gate(index: UOp) -> tuple[UOp, UOp | None]:
-    """(index, gate) of `index.valid(gate)`; the gate is None where the index always holds."""
+    """(index, gate) of `index.valid(gate)`; the gate is None where the index holds always, False where never."""
+    if index.op is Ops.Invalid:
+        return UOp.const(index.dtype, 0), UOp.const(dtypes.bool, False)
     if index.op is Ops.WHERE and index.src[2].op is Ops.Invalid:
         inner, gate = split_gate(index.src[1])
         return inner, index.src[0] if gate is None else UOp(Ops.AND, (index.src[0], gate))

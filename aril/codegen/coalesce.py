@@ -61,18 +61,16 @@ class Lanes:
         low, span, n = min(self.offsets), self.span, len(self.offsets)
         width = min(n, 1 << (span.bit_length() - 1))
         starts = [min(i * width, span - width) for i in range(-(-span // width))]
+        which = [min((o - low) // width, len(starts) - 1) for o in self.offsets]
+        used = sorted(set(which))  # between lanes that lie far apart there is a load that nobody reads
         reader = {o - low: lane for lane, o in enumerate(self.offsets)}
         vectors = [
             UOp(Ops.SHRINK, (self.target, build_sum(self.scalars, low + s)), (None, width)).load(
                 *more([reader.get(s + i) for i in range(width)]), hint=u.arg
             )
-            for s in starts
+            for s in [starts[w] for w in used]
         ]
-        picks = []
-        for o in self.offsets:
-            which = min((o - low) // width, len(starts) - 1)
-            picks.append((which, o - low - starts[which]))
-        return _pick(vectors, picks)
+        return _pick(vectors, [(used.index(w), o - low - starts[w]) for w, o in zip(which, self.offsets, strict=True)])
 
 
 def _pick(vectors: list[UOp], picks: list[tuple[int, int]]) -> UOp:

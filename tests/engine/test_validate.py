@@ -9,6 +9,8 @@ import pytest
 
 from aril import Context, Tensor, dtypes
 from aril.engine import validate
+from aril.ops import Ops
+from aril.uop import UOp
 
 
 def test_right_kernels_pass() -> None:
@@ -41,3 +43,16 @@ def test_bits_of_numbers_that_are_rounded_otherwise_pass_and_others_do_not() -> 
     other = key + np.array([1 << 32, -(2 << 32), 0, 5])
     assert validate._far(other, key, dtypes.int64, 0.0, True).tolist() == [False, False, False, True]
     assert validate._far(other, key, dtypes.int64, 0.0, False).tolist() == [True, True, False, True]
+
+
+def test_kernels_with_source_for_one_target_are_left_out() -> None:
+    """The interpreter cannot run LLVM's text; the kernel runs without being compared."""
+
+    def square(out: UOp, x: UOp) -> UOp:
+        i = UOp.range(4, 0)
+        value = UOp(Ops.CUSTOMI, (x[i],), ("fmul {t0} {0}, {0}", dtypes.float32, "llvm"), dtypes.float32)
+        return out[i].store(value).end(i).sink()
+
+    with Context(VALIDATE_WITH_CPU=1):
+        out = Tensor.custom_kernel(Tensor.empty(4), Tensor([1.0, 2.0, 3.0, 4.0]), fxn=square)[0]
+        assert out.tolist() == [1.0, 4.0, 9.0, 16.0]

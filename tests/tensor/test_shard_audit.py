@@ -13,6 +13,7 @@ from aril import Tensor
 from tests.operations import TABLE, Row
 
 DEVICES = ("CPU", "CPU:1", "CPU:2")
+RNG = np.random.default_rng(0)
 ONE = [None, 0, 1]
 PAIRS = [(0, 0), (1, 1), (0, 1), (None, 1), (0, None)]
 
@@ -100,3 +101,25 @@ def test_random_programs(seed: int) -> None:
 
     x = rng.normal(size=shape).astype(np.float32)
     both(program, [x], DEVICES[: 2 + seed % 2], (seed % len(shape),))
+
+
+@pytest.mark.parametrize("length", [0, 1, 2])
+def test_pads_of_devices_without_elements_have_their_value(length):
+    x = np.arange(1.0, 1 + length)
+    for pair in ((0, 1), (2, 0), (1, 2)):
+        got = Tensor(x).shard(DEVICES, 0).pad((pair,), value=0.5)
+        np.testing.assert_array_equal(got.numpy(), np.pad(x, pair, constant_values=0.5))
+    empty = Tensor.empty(0, 2).realize()  # memory, not a constant
+    np.testing.assert_array_equal(empty._pad(((1, 1), (0, 0)), 0.5).numpy(), np.full((2, 2), 0.5))
+
+
+def test_lanes_that_lie_in_groups_apart_are_read_under_their_own_gates():
+    """Windows over columns that are divided: the contiguous loads between the groups are nobody's."""
+    x, m = RNG.normal(size=(2, 6, 8)), RNG.normal(size=(4, 3))
+
+    def slope(t, other):
+        y = t.unfold(1, 4, 2) @ other
+        return (y * y).sum().gradient(t)[0].numpy()
+
+    want = slope(Tensor(x), Tensor(m))
+    np.testing.assert_allclose(slope(Tensor(x).shard(DEVICES, 2), Tensor(m).shard(DEVICES, 0)), want, rtol=1e-12)
