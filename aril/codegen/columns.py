@@ -57,10 +57,11 @@ def plan_columns(plan: Plan, index: int, nanoseconds: float, shared: bool) -> bo
     for r in found.weights:
         plan.do(Upcast(r.arg.id), "weights of a row")
     rows, count = found.rows.arg.id, length(found.rows)
-    at_once = next((f for f in (ROWS, ROWS - 1, ROWS - 2, ROWS + 1, ROWS + 2) if count % f == 0), ROWS)
+    known = is_constant(found.rows)
+    at_once = next((f for f in (ROWS, ROWS - 1, ROWS - 2, ROWS + 1, ROWS + 2) if known and count % f == 0), ROWS)
     own = {r.arg.id for r in plan.nest(index).loops if r.arg.kind is AxisType.LOOP}
     keep = tuple(sorted(i for i in own if i[: len(lane)] != lane))
-    plan.do(Split(rows, at_once, "exact" if count % at_once == 0 else "peel"), "rows that are added at once")
+    plan.do(Split(rows, at_once, "exact" if known and count % at_once == 0 else "peel"), "rows that are added at once")
     plan.do(Block((*rows, 0), keep), "rows in the order of memory")
     if at_once * vectors * found.sums <= COPIES:
         plan.do(Unroll((*rows, 1)), "rows that are added at once")
@@ -73,7 +74,7 @@ def _columns(plan: Plan, nest: Nest) -> Columns | None:
         return None
     reduction = nest.reduces[0]
     loops = reduce_loops_of(reduction)
-    if not isinstance(reduction.arg[0], Ops) or len(loops) != 1 or not is_constant(loops[0]):
+    if not isinstance(reduction.arg[0], Ops) or len(loops) != 1 or loops[0].src[0].ranges:
         return None
     rows = loops[0]
     if length(rows) < 4 * ROWS or not all(r in reduction.ranges for r in nest.loops):

@@ -138,7 +138,7 @@ def reduction_loads(sink: UOp) -> list[UOp]:
 
 
 def _candidates(plan: Plan, nest: Nest, reduction: UOp, width: int) -> Iterator[Tile]:
-    out = [r for r in nest.loops if is_constant(r) and length(r) > 1]
+    out = [r for r in nest.loops if length(r) > 1 and (is_constant(r) or _is_free(nest, r))]
     own = [r for r in reduce_loops_of(reduction) if is_constant(r)]
     limit = plan.renderer.vector_registers - 2
     for lane in (*out, *own):
@@ -171,6 +171,11 @@ def _candidates(plan: Plan, nest: Nest, reduction: UOp, width: int) -> Iterator[
                                     yield Tile(lane, lanes, vectors, ((row, f), (second, g)))
 
 
+def _is_free(nest: Nest, loop: UOp) -> bool:
+    """Whether a loop of variable length may be tiled: turns past the end are the last one again, or masked."""
+    return nest.repeatable and not loop.src[0].ranges
+
+
 def _pairs(loops: list[UOp]) -> Iterator[tuple[UOp, UOp]]:
     for i, a in enumerate(loops):
         for b in loops[i + 1 :]:
@@ -193,7 +198,7 @@ def _apply(plan: Plan, nest: Nest, reduction: UOp, tile: Tile) -> None:
     if across:
         _vectorise_depth(plan, lane_id, tile.lanes, length(tile.lane))
     else:
-        tile_id, vector_id = _split(plan, nest, tile.lane, tile.lanes * tile.vectors, why)
+        tile_id, vector_id = _split(plan, nest, tile.lane, tile.lanes * tile.vectors, why, "masked")
         if tile_id is None:
             outer.pop(tile.lane)
         else:
@@ -298,9 +303,13 @@ def _block(plan: Plan, id: Id, names: dict[Id, Id]) -> dict[Id, Id]:
     return {old: after[now] for old, now in names.items()}
 
 
-def _split(plan: Plan, nest: Nest, loop: UOp, factor: int, why: str) -> tuple[Id | None, Id]:
-    """(loop over tiles or None, loop inside a tile) of a tile of `factor`."""
+def _split(plan: Plan, nest: Nest, loop: UOp, factor: int, why: str, variable: str = "repeat") -> tuple[Id | None, Id]:
+    """(loop over tiles or None, loop inside a tile) of a tile of `factor`; `variable` is the tail where the length is
+    no constant."""
     id, n = loop.arg.id, length(loop)
+    if not is_constant(loop):
+        plan.do(Split(id, factor, variable), why)
+        return (*id, 0), (*id, 1)
     if n == factor:
         return None, id
     tail = "exact" if n % factor == 0 else ("overlap" if nest.repeatable else "peel")

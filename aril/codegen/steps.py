@@ -20,7 +20,7 @@ from aril.uop.node import UOp
 from aril.uop.symbolic import simplify
 
 Id = tuple[int, ...]
-TAILS = ("exact", "peel", "overlap", "ragged")
+TAILS = ("exact", "peel", "overlap", "ragged", "repeat", "masked")
 
 
 class StepError(ValueError):
@@ -85,7 +85,9 @@ class Split(Step):
     Where n is no multiple of `factor`: "peel" adds a nest of its own, loop `id+(2,)`, for the rest (any n, also a
     symbolic one); "overlap" lets the last tile begin earlier, at n - factor (outputs only; the kernel must not read
     what it writes; n >= factor); "ragged" ends the last tile's loop earlier (any n; the inner loop then has no constant
-    length).
+    length). For outputs of any n, in one nest whose inner loop has a constant length: "repeat" does the last turn again
+    in place of those past the end (copies: each has an address of its own; the kernel must not read what it writes);
+    "masked" loads nothing and stores nothing there (lanes of a vector).
     """
 
     id: Id
@@ -107,6 +109,8 @@ class Split(Step):
             return self._overlap(sink, loop, n)
         if self.tail == "ragged":
             return self._ragged(sink, loop)
+        if self.tail in ("repeat", "masked"):
+            return self._filled(sink, loop)
         return self._peel(sink, loop)
 
     def _part(self, loop: UOp, part: int, end: UOp) -> UOp:
@@ -116,16 +120,19 @@ class Split(Step):
         outer, inner = self._part(loop, 0, tiles), self._part(loop, 1, _int(self.factor))
         return replace_loops(sink, {loop: (add(mul(outer, self.factor), inner), (outer, inner))})
 
-    def _overlap(self, sink: UOp, loop: UOp, n: int | None) -> UOp:
-        f = self.factor
-        self.need(
-            n is not None and n >= f, f"overlapping tiles need a constant length of at least {f}, not {loop.src[0].arg}"
-        )
+    def _need_repeatable(self, sink: UOp, loop: UOp) -> None:
         self.need(loop not in reduce_loops(sink), "a reduction cannot take elements twice; use tail='peel'")
         read, written = storages_of(sink)
         self.need(
             not read & written, "the kernel reads a buffer it writes, so no element may be done twice; use tail='peel'"
         )
+
+    def _overlap(self, sink: UOp, loop: UOp, n: int | None) -> UOp:
+        f = self.factor
+        self.need(
+            n is not None and n >= f, f"overlapping tiles need a constant length of at least {f}, not {loop.src[0].arg}"
+        )
+        self._need_repeatable(sink, loop)
         assert n is not None
         outer, inner = self._part(loop, 0, _int(-(-n // f))), self._part(loop, 1, _int(f))
         first = mul(outer, f)
@@ -138,6 +145,29 @@ class Split(Step):
         left = UOp(Ops.ADD, (end, UOp(Ops.MUL, (outer, _int(-f)))))
         inner = self._part(loop, 1, UOp(Ops.WHERE, (UOp(Ops.CMPLT, (left, _int(f))), left, _int(f))))
         return replace_loops(sink, {loop: (add(mul(outer, f), inner), (outer, inner))})
+
+    def _filled(self, sink: UOp, loop: UOp) -> UOp:
+        end, f = loop.src[0], self.factor
+        if self.tail == "repeat":
+            self._need_repeatable(sink, loop)
+        self.need(loop not in reduce_loops(sink), "a reduction has nothing to fill a tile with; use tail='peel'")
+        outer = self._part(loop, 0, simplify(UOp(Ops.FLOORDIV, (add(end, f - 1), _int(f)))))
+        inner = self._part(loop, 1, _int(f))
+        turn = add(mul(outer, f), inner)
+        inside = UOp(Ops.CMPLT, (turn, end))
+        if self.tail == "repeat":
+            last = add(end, -1)
+            return replace_loops(sink, {loop: (UOp(Ops.WHERE, (inside, turn, last)), (outer, inner))})
+        done: dict[UOp, UOp] = {loop: loop}
+        held = UOp(Ops.CMPLT, (loop, end))
+        for u in sink.toposort():
+            if u is loop:
+                continue
+            new = u.with_src(tuple([done[s] for s in u.src]))
+            if u.op is Ops.INDEX and loop in u.ranges and u.src[0].base.op is Ops.PARAM:
+                new = new.with_src((new.src[0], new.src[1].valid(held), *new.src[2:]))
+            done[u] = new
+        return replace_loops(done[sink], {loop: (turn, (outer, inner))})
 
     def _peel(self, sink: UOp, loop: UOp) -> UOp:
         end, f = loop.src[0], self.factor

@@ -59,10 +59,19 @@ def least_cost(tile: Tile, own: frozenset[UOp]) -> float:
     cost = max(tile.accumulators / 2, 4.8) / (tile.accumulators * tile.lanes)
     if tile.lane not in own:
         block = tile.lanes * tile.vectors
-        cost *= -(-length(tile.lane) // block) * block / length(tile.lane)
+        cost *= _waste(tile.lane, block)
     for r, f in tile.rows:
-        cost *= -(-length(r) // f) * f / length(r)
+        cost *= _waste(r, f)
     return cost
+
+
+def _waste(loop: UOp, factor: int) -> float:
+    """Turns done in tiles of `factor`, for each that is asked for; of a variable length, as for an eighth of the
+    greatest, with a last tile half full."""
+    n = length(loop)
+    if not is_constant(loop):
+        return 1.0 + (factor - 1) / 2 / max(1.0, n / 8)
+    return -(-n // factor) * factor / n
 
 
 def score(
@@ -127,9 +136,9 @@ def score(
         waste = (n // tile.lanes + (n % tile.lanes > 0) * 1.2) * tile.lanes / n
         end /= tile.lanes
     else:
-        waste = -(-n // block) * block / n
+        waste = _waste(lane, block)
     for r, f in tile.rows:
-        waste *= -(-length(r) // f) * f / length(r)
+        waste *= _waste(r, f)
     steps = depth / tile.lanes if across else depth
     cost = (cycles + end / max(1.0, steps)) * waste / (accumulators * tile.lanes)
     return replace(tile, staged=tuple(staged), blocked=blocked, cost=cost, packing=staging / cycles, strip=strip)

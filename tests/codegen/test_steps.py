@@ -73,6 +73,22 @@ def test_overlapping_tiles_stay_inside() -> None:
     run(b.elementwise(6, 20), Split((1,), 8, "overlap"), Vectorize((1, 1)))
 
 
+@pytest.mark.parametrize("columns", [3, 8, 20])
+def test_repeated_turns_stay_inside(columns: int) -> None:
+    run(b.elementwise(6, columns), Split((1,), 8, "repeat"), Upcast((1, 1)))
+
+
+@pytest.mark.parametrize("columns", [3, 8, 20])
+def test_masked_lanes_touch_nothing(columns: int) -> None:
+    run(b.elementwise(6, columns), Split((1,), 8, "masked"), Vectorize((1, 1)))
+
+
+@pytest.mark.parametrize("tail", ["repeat", "masked"])
+def test_filled_tiles_are_refused_for_reductions(tail: str) -> None:
+    with pytest.raises(StepError, match="use tail='peel'"):
+        Split((1,), 8, tail).apply(b.row_sum(3, 20).sink)
+
+
 def test_overlap_is_refused_for_reductions() -> None:
     with pytest.raises(StepError, match="a reduction cannot take elements twice"):
         Split((1,), 8, "overlap").apply(b.row_sum(3, 20).sink)

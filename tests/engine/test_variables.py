@@ -31,15 +31,16 @@ CASES: list[tuple[str, Callable[[Any, Any, Any], Any], Callable[[Any, Any, int],
 
 
 def value_of(t: Tensor, n: int) -> np.ndarray:
-    """The elements of a tensor whose first axis may have a variable length."""
+    """The elements of a tensor whose axes may have a variable length; its memory has room for the greatest."""
     if all(isinstance(d, int) for d in t.shape):
         return t.numpy()
     from aril.engine.realize import storage_of
 
     t.realize()
-    shape = tuple([d if isinstance(d, int) else n for d in t.shape])
+    room = [d if isinstance(d, int) else int(d.vmax) for d in t.shape]
     flat = np.frombuffer(storage_of(t.uop.base).as_memoryview(), np.float32)
-    return flat[: int(np.prod(shape))].reshape(shape).copy()
+    found = flat[: int(np.prod(room))].reshape(room)
+    return found[tuple([slice(d) if isinstance(d, int) else slice(n) for d in t.shape])].copy()
 
 
 @pytest.mark.parametrize(("build", "expected"), [c[1:] for c in CASES], ids=[c[0] for c in CASES])
@@ -60,6 +61,67 @@ def test_captured_once_for_all_values(build: Any, expected: Any) -> None:
     for n in (3, 1, 6, 4, 2):
         x = (X * n).astype(np.float32)
         np.testing.assert_allclose(value_of(f(Tensor(x), v.bind(n)), n), expected(x, W, n), rtol=1e-4, atol=1e-4)
+
+
+A = np.random.default_rng(2).standard_normal((70, 40)).astype(np.float32)
+B = np.random.default_rng(3).standard_normal((40, 67)).astype(np.float32)
+DEEP = np.random.default_rng(4).standard_normal((2100, 48)).astype(np.float32)
+WIDE = np.random.default_rng(5).standard_normal((300, 2048)).astype(np.float32)
+
+LARGE: list[tuple[str, int, Callable[[Any, Any, Any, Any, Any], Any]]] = [
+    ("rows of a product", 70, lambda a, b, d, w, n: a[:n] @ b),
+    ("columns of a product", 67, lambda a, b, d, w, n: a @ b[:, :n]),
+    ("both", 40, lambda a, b, d, w, n: a[:n] @ b[:, :n]),
+    ("terms of a product", 40, lambda a, b, d, w, n: a[:, :n] @ b[:n]),
+    ("rows that lie apart", 48, lambda a, b, d, w, n: d[:, :n].permute(1, 0) @ d),
+    ("columns of deep sums", 48, lambda a, b, d, w, n: d.permute(1, 0) @ d[:, :n]),
+    ("rows with a tail", 70, lambda a, b, d, w, n: (a[:n] @ b + b[0]).relu()),
+    ("column sums", 300, lambda a, b, d, w, n: w[:n].sum(0)),
+    ("all sums", 300, lambda a, b, d, w, n: w[:n].sum()),
+    ("largest of columns", 300, lambda a, b, d, w, n: w[:n].max(0)),
+]
+
+
+class _Numpy:
+    """An array in float64 with the few methods the cases use."""
+
+    def __init__(self, x: np.ndarray) -> None:
+        self.x = x
+
+    def __getitem__(self, at: Any) -> _Numpy:
+        return _Numpy(self.x[at])
+
+    def __matmul__(self, other: _Numpy) -> _Numpy:
+        return _Numpy(self.x @ other.x)
+
+    def __add__(self, other: _Numpy) -> _Numpy:
+        return _Numpy(self.x + other.x)
+
+    def permute(self, *order: int) -> _Numpy:
+        return _Numpy(self.x.transpose(order))
+
+    def relu(self) -> _Numpy:
+        return _Numpy(np.maximum(self.x, 0))
+
+    def sum(self, axis: int | None = None) -> _Numpy:
+        return _Numpy(self.x.sum(axis))
+
+    def max(self, axis: int) -> _Numpy:
+        return _Numpy(self.x.max(axis))
+
+
+@pytest.mark.parametrize(("most", "build"), [c[1:] for c in LARGE], ids=[c[0] for c in LARGE])
+def test_tiles_of_variable_length_hold_all_values(most: int, build: Any) -> None:
+    """Sizes at which products take register tiles and sums panels: below, at and beyond the edges of tiles."""
+    tensors = [Tensor(x).realize() for x in (A, B, DEEP, WIDE)]
+    arrays = [_Numpy(x.astype(np.float64)) for x in (A, B, DEEP, WIDE)]
+    v = Variable("n", 1, most)
+    counts = []
+    for n in (most - 1, 1, 2, 7, 16, 17, 33, most):
+        found = value_of(build(*tensors, v.bind(n)), n)
+        np.testing.assert_allclose(found, build(*arrays, n).x, rtol=1e-4, atol=2e-4)
+        counts.append(sum(compiler.stats.values()))
+    assert counts[0] == counts[-1]
 
 
 def test_values_outside_of_the_bounds_are_refused() -> None:
