@@ -38,16 +38,21 @@ class DType:
         return 1 if self.kind == "b" else self.itemsize * 8
 
     @property
+    def has_infinity(self) -> bool:
+        """Whether infinities are among the values: of floats, all but three formats of a byte have them."""
+        return self.kind == "f" and (self.itemsize > 1 or self is dtypes.fp8e5m2)
+
+    @property
     def min(self) -> PyScalar:
-        """Smallest value (-inf for floats; the weak integer is unbounded, its bound here is that of int64)."""
+        """Smallest value (-inf for floats that have it; the weak integer is unbounded, its bound here is int64's)."""
         if self.kind == "f":
-            return -math.inf
+            return -self.max
         return False if self.kind == "b" else (-(2 ** (self.bits - 1)) if self.kind == "i" else 0)
 
     @property
     def max(self) -> PyScalar:
         if self.kind == "f":
-            return math.inf
+            return math.inf if self.has_infinity else float_max(self)
         return True if self.kind == "b" else 2 ** (self.bits - (1 if self.kind == "i" else 0)) - 1
 
     def __repr__(self) -> str:
@@ -294,7 +299,7 @@ def _round_float(value: float, dtype: DType) -> float:
         if dtype.itemsize == 1:
             if value == 0 and dtype.name.endswith("fnuz"):
                 return 0.0
-            if math.isinf(value) and dtype is not dtypes.fp8e5m2:
+            if math.isinf(value) and not dtype.has_infinity:
                 return math.nan
         return value
     if dtype.itemsize == 4:
@@ -307,9 +312,7 @@ def _round_float(value: float, dtype: DType) -> float:
     step = math.ldexp(1.0, exponent - dtype.mantissa)
     rounded = round(value / step) * step  # Python rounds half to even; value/step is exact (a power of two)
     if abs(rounded) > float_max(dtype):
-        return (
-            math.copysign(math.inf, value) if dtype in (dtypes.float16, dtypes.bfloat16, dtypes.fp8e5m2) else math.nan
-        )
+        return math.copysign(math.inf, value) if dtype.has_infinity else math.nan
     if rounded == 0:
         return 0.0 if dtype.name.endswith("fnuz") else math.copysign(0.0, value)
     return rounded

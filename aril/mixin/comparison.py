@@ -114,7 +114,7 @@ class ComparisonMixin(BaseMixin):
         >>> Tensor([1.0, float("inf")]).isfinite().tolist()
         [True, False]
         """
-        return self.eq(self) if self.dtype.kind != "f" else self.abs() < math.inf
+        return self.abs() < math.inf if self.dtype.has_infinity else self.eq(self)
 
     def isclose(self, other: Any, rtol: Any = 1e-5, atol: Any = 1e-8, equal_nan: Any = False) -> Self:
         """|self - other| <= atol + rtol * |other|, elementwise; equal infinities are close, NaN only on request.

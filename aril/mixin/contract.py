@@ -142,6 +142,10 @@ class ContractMixin(MathMixin):
         first)."""
         if isinstance(padding, int):
             return ((padding, padding),) * n
+        if isinstance(padding, str):
+            raise ValueError(
+                f"padding: {padding!r} is a word for layers (nn.Conv2d); here give numbers, such as 0 or (1, 2)"
+            )
         flat = list(padding)
         if len(flat) == n and all(isinstance(p, (tuple, list)) for p in flat):
             return tuple([(int(a), int(b)) for a, b in flat])

@@ -19,7 +19,9 @@ EITHER: Bounds = (False, True)
 
 
 def full(dtype: DType) -> Bounds:
-    """All values of a type."""
+    """All values of a type; of a float every number, for NaN is among them and no comparison may be settled."""
+    if dtype.kind == "f":
+        return UNKNOWN
     return (0, 0) if dtype is dtypes.void else (dtype.min, dtype.max)
 
 

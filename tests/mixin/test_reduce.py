@@ -157,3 +157,18 @@ def test_errors():
         Tensor(X).sum(3)
     with pytest.raises(ValueError, match="twice"):
         Tensor(X).sum((0, 0))
+
+
+@both
+@pytest.mark.parametrize("name", ["fp8e4m3", "fp8e5m2", "fp8e4m3fnuz", "fp8e5m2fnuz"])
+def test_maxima_of_types_with_and_without_infinities(value, name):
+    x = np.array([[-3.0, -1.0, -2.0, -4.0], [-1.0, -2.0, -3.0, -5.0]], np.float32)
+    t = Tensor(x).cast(name)
+    check(value, t.max().float(), -1.0)
+    check(value, t.min().float(), -5.0)
+    check(value, t.cummax(1).float(), np.maximum.accumulate(x, 1))
+    check(value, t.cummin(1).float(), np.minimum.accumulate(x, 1))
+    check(value, t.max_pool2d(2, padding=1).float(), [[-3, -1, -4], [-1, -2, -5]])
+    check(value, t.isfinite(), np.full(x.shape, True))
+    check(value, Tensor([1.0, np.nan]).cast(name).isfinite(), [True, False])
+    check(value, Tensor([1.0, np.nan, 2.0]).cast(name).max().float(), np.nan)
