@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from aril.codegen.accumulate import fresh_id, identity, substitute_live
 from aril.codegen.affine import add, linear, mul, split_gate
+from aril.codegen.analysis import length
 from aril.codegen.steps import Id, Step, operands_of, storages_of
 from aril.dtype import dtypes
 from aril.ops import Ops
@@ -48,12 +49,12 @@ class Stage(Step):
 
 
 def place_of(loops: list[UOp]) -> tuple[UOp, int]:
-    """(row-major index over `loops`, number of elements)."""
+    """(row-major index over `loops`, number of elements); of a variable length, with room for the most turns."""
     place: UOp = _int(0)
     size = 1
     for r in reversed(loops):
         place = add(mul(r, size), place)
-        size *= int(r.src[0].arg)
+        size *= length(r)
     return place, size
 
 
@@ -78,15 +79,15 @@ def _copy_loops(load: UOp, loops: list[UOp], start: int) -> tuple[dict[UOp, UOp]
     if lanes is None and gate is None:  # nearest elements last, whatever the panel's order
         groups.sort(key=lambda g: -abs(form.coefficient(g[-1]) or 0))
     for i, group in enumerate(groups):
-        length = 1
+        turns = 1
         for r in group:
-            length *= int(r.src[0].arg)
+            turns *= int(r.src[0].arg)
         last = group[-1]
         tile = 1
         strided = lanes is not None and gate is None and form.coefficient(lanes) not in (0, 1, None)
         if i == len(groups) - 1 and strided and form.coefficient(last) == 1:
-            tile = next((f for f in (4, 2) if length % f == 0 and length > f), 1)
-        loop = UOp.range(length // tile, (start + i, 0))
+            tile = next((f for f in (4, 2) if turns % f == 0 and turns > f), 1)
+        loop = UOp.range(turns // tile, (start + i, 0))
         closing.append(loop)
         value = loop
         if tile > 1:
@@ -110,7 +111,8 @@ class Block(Step):
     worker's own.
 
     What the other loops of the reduction touch in one turn can then be staged. Output loops in `keep` stay around it.
-    Needed: one reduction over the loop, and other output loops of constant length (but for the launch index).
+    Needed: one reduction over the loop, and other output loops (but for the launch index) whose length is no other of
+    them's; the panel has room for the most turns.
     """
 
     id: Id
@@ -131,7 +133,10 @@ class Block(Step):
             [r for r in old.ranges if r.arg.kind is not AxisType.GLOBAL and r not in kept],
             key=lambda r: (r.arg.kind, r.arg.id),
         )
-        self.need(all(r.src[0].op is Ops.CONST for r in outs), "the panel needs output loops of constant length")
+        self.need(
+            not any(q in outs for r in outs for q in r.src[0].ranges),
+            "an output loop's length depends on another's turn",
+        )
         self.need(all(r in nests[0].src[1:] for r in (*outs, *kept)), "a loop around the reduction is not of the nest")
         op, start = old.arg[0], fresh_id(sink)
         place, size = place_of(outs)

@@ -65,7 +65,7 @@ def test_captured_once_for_all_values(build: Any, expected: Any) -> None:
 
 A = np.random.default_rng(2).standard_normal((70, 40)).astype(np.float32)
 B = np.random.default_rng(3).standard_normal((40, 67)).astype(np.float32)
-DEEP = np.random.default_rng(4).standard_normal((2100, 48)).astype(np.float32)
+DEEP = np.random.default_rng(4).standard_normal((5000, 48)).astype(np.float32)
 WIDE = np.random.default_rng(5).standard_normal((300, 2048)).astype(np.float32)
 
 LARGE: list[tuple[str, int, Callable[[Any, Any, Any, Any, Any], Any]]] = [
