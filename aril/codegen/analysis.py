@@ -70,7 +70,8 @@ class Access:
 
 
 def sample(form: Linear, loop: UOp, turn: int) -> int | None:
-    """The value of an index at a turn of `loop`, all other loops at their first; None where memory decides."""
+    """The value of an index at a turn of `loop`, all other loops at their first, variables at their greatest; None
+    where memory decides."""
     total = form.const
     for atom, scale in form.terms.items():
         value = _sample_atom(atom, loop, turn)
@@ -94,7 +95,7 @@ def _sample_atom(atom: UOp, loop: UOp, turn: int) -> int | None:
         elif loop in u.ranges:
             return None
         else:
-            values[u] = 0
+            values[u] = int(u.vmax) if u.is_variable else 0
     return values[atom]
 
 

@@ -11,6 +11,7 @@ from aril.ops import OpGroup, Ops
 from aril.uop import UOp
 from aril.uop.node import Shape
 from aril.uop.shape import expand, permute, reduce, reshape, shrink
+from aril.uop.symbolic import simplify
 
 _MARKS = frozenset({Ops.DETACH, Ops.CONTIGUOUS_BACKWARD, Ops.NOOP})
 
@@ -19,6 +20,7 @@ _MARKS = frozenset({Ops.DETACH, Ops.CONTIGUOUS_BACKWARD, Ops.NOOP})
 FEW_RESULTS = 64
 LONG_REDUCTION = 1 << 15
 PARTS = 64
+VARIABLE_PARTS = 16  # of a variable length: what they leave is no part, and few elements make short ones
 ROUND = 8  # lengths of parts are multiples of this where they can be
 
 # The sum over the rows of a matrix of at least LARGE_MATRIX bytes is done in parts of about PART_BYTES, where there are
@@ -196,8 +198,8 @@ def split_long_reductions(sink: UOp) -> UOp:
 
 def _split_reduction(u: UOp) -> UOp:
     x, axes = u.src[0], u.arg[1]
-    shape = [d for d in x.shape if isinstance(d, int)]
-    if len(shape) < len(x.shape) or 0 in shape:
+    shape = _room(x.shape)
+    if 0 in shape:
         return u
     results = math.prod([d for i, d in enumerate(shape) if i not in axes])
     length = math.prod([shape[a] for a in axes])
@@ -220,12 +222,20 @@ def _in_parts(u: UOp, axis: int, parts: int, columns: bool) -> UOp:
     """`u` in about `parts` parts of equal length along `axis`; what is left over is a short part of its own."""
     x, (op, axes) = u.src[0], u.arg
     n = x.shape[axis]
-    if not isinstance(n, int) or n < 2 or parts < 2:
+    inner: int | UOp
+    rest: int | UOp
+    if not isinstance(n, int):
+        parts = min(parts, VARIABLE_PARTS)
+        inner, rest = simplify(n // parts), simplify(n % parts)
+    elif n < 2 or parts < 2:
         return u
-    inner = -(-n // parts) if n % parts == 0 or parts * 4 > n else n // parts // ROUND * ROUND or n // parts
-    parts, rest = divmod(n, inner)
+    else:
+        inner = -(-n // parts) if n % parts == 0 or parts * 4 > n else n // parts // ROUND * ROUND or n // parts
+        parts, rest = divmod(n, inner)
+    if parts < 2:
+        return u
 
-    def cut(start: int, length: int) -> UOp:
+    def cut(start: int | UOp, length: int | UOp) -> UOp:
         return shrink(x, tuple([(start, length) if i == axis else (0, d) for i, d in enumerate(x.shape)]))
 
     split = reshape(cut(0, n - rest), (*x.shape[:axis], parts, inner, *x.shape[axis + 1 :]))
@@ -233,7 +243,12 @@ def _in_parts(u: UOp, axis: int, parts: int, columns: bool) -> UOp:
     order = [axis, *[a for a in range(len(partial.shape)) if a != axis]] if columns else list(range(len(partial.shape)))
     partial = UOp(Ops.CONTIGUOUS, (permute(partial, tuple(order)),))  # a part's columns in a row, as they are summed
     total = reshape(reduce(partial, op, (order.index(axis),)), u.shape)
-    return UOp(op, (total, reduce(cut(n - rest, rest), op, axes))) if rest else total
+    return UOp(op, (total, reduce(cut(n - rest, rest), op, axes))) if isinstance(rest, UOp) or rest else total
+
+
+def _room(shape: Shape) -> list[int]:
+    """The length of each axis, or the most it can be."""
+    return [d if isinstance(d, int) else int(d.vmax) for d in shape]
 
 
 def inner_axis(x: UOp) -> int | None:
@@ -246,9 +261,9 @@ def inner_axis(x: UOp) -> int | None:
         if u in seen:
             continue
         seen.add(u)
-        if len(seen) > WALK or not all(isinstance(d, int) for d in u.shape):
+        if len(seen) > WALK or u.op is Ops.RESHAPE and not all(isinstance(d, int) for d in (*u.shape, *u.src[0].shape)):
             return None
-        shape = [int(d) for d in u.shape if isinstance(d, int)]
+        shape = _room(u.shape)
         if u.op in OpGroup.ELEMENTWISE:
             stack.extend([(s, axes) for s in u.src if s.shape == u.shape])
         elif u.op in OpGroup.MOVEMENT:

@@ -66,7 +66,7 @@ def test_captured_once_for_all_values(build: Any, expected: Any) -> None:
 A = np.random.default_rng(2).standard_normal((70, 40)).astype(np.float32)
 B = np.random.default_rng(3).standard_normal((40, 67)).astype(np.float32)
 DEEP = np.random.default_rng(4).standard_normal((5000, 48)).astype(np.float32)
-WIDE = np.random.default_rng(5).standard_normal((300, 2048)).astype(np.float32)
+WIDE = np.random.default_rng(5).standard_normal((600, 2048)).astype(np.float32)
 
 LARGE: list[tuple[str, int, Callable[[Any, Any, Any, Any, Any], Any]]] = [
     ("rows of a product", 70, lambda a, b, d, w, n: a[:n] @ b),
@@ -76,9 +76,9 @@ LARGE: list[tuple[str, int, Callable[[Any, Any, Any, Any, Any], Any]]] = [
     ("rows that lie apart", 48, lambda a, b, d, w, n: d[:, :n].permute(1, 0) @ d),
     ("columns of deep sums", 48, lambda a, b, d, w, n: d.permute(1, 0) @ d[:, :n]),
     ("rows with a tail", 70, lambda a, b, d, w, n: (a[:n] @ b + b[0]).relu()),
-    ("column sums", 300, lambda a, b, d, w, n: w[:n].sum(0)),
-    ("all sums", 300, lambda a, b, d, w, n: w[:n].sum()),
-    ("largest of columns", 300, lambda a, b, d, w, n: w[:n].max(0)),
+    ("column sums", 600, lambda a, b, d, w, n: w[:n].sum(0)),
+    ("all sums", 600, lambda a, b, d, w, n: w[:n].sum()),
+    ("largest of columns", 600, lambda a, b, d, w, n: w[:n].max(0)),
 ]
 
 
