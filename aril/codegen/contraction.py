@@ -173,7 +173,7 @@ def _candidates(plan: Plan, nest: Nest, reduction: UOp, width: int) -> Iterator[
 
 def _is_free(nest: Nest, loop: UOp) -> bool:
     """Whether a loop of variable length may be tiled: turns past the end are the last one again, or masked."""
-    return nest.repeatable and not loop.src[0].ranges
+    return nest.repeatable and all(r.arg.kind is AxisType.GLOBAL for r in loop.src[0].ranges)
 
 
 def _pairs(loops: list[UOp]) -> Iterator[tuple[UOp, UOp]]:

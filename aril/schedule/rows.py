@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from aril.codegen.accumulate import fresh_id
 from aril.codegen.affine import Linear, add, linear, mul
+from aril.codegen.analysis import length
 from aril.dtype import dtypes
 from aril.ops import Ops
 from aril.uop import AddrSpace, AxisType, RangeArg, UOp
@@ -37,7 +38,7 @@ class _Rows:
     lead: tuple[UOp, ...]
     nests: tuple[UOp, ...]
     inside: dict[UOp, UOp]  # INDEX node -> position in its row
-    length: dict[UOp, int]  # scratch -> elements of a row
+    lengths: dict[UOp, int]  # scratch -> elements of a row
 
 
 def share_chunks(sink: UOp) -> UOp | None:
@@ -46,30 +47,35 @@ def share_chunks(sink: UOp) -> UOp | None:
     Before: ``END(STORE(INDEX(S, q*n + k), ..), q, k), END(STORE(.., f(LOAD(INDEX(S, p*n + j)))), p)``, S scratch of
     all rows. After: ``END(STORE(INDEX(S', k*t + a), ..), g, a, k), END(STORE(.., f(LOAD(INDEX(S', j*t + b)))), g, b)``
     with ``q = g*t + a`` and g GLOBAL; the rows of a tile lie next to each other, to be lanes. None where a nest reads
-    rows other than its own, and where storing the rows costs less than sharing their loops (deep sums, few rows).
+    rows other than its own, and where storing the rows costs less than sharing their loops (deep sums, few rows). Of a
+    variable number of rows the last tile has fewer; scratch has room for a whole one.
     """
     count = min(len(_loops(nest)) for nest in sink.src)
     rows = next((r for r in (_rows(sink, n) for n in range(count, 0, -1)) if r is not None), None)
     if rows is None:
         return None
     tile = _tile(rows)
-    if tile * sum([n * scratch.dtype.itemsize for scratch, n in rows.length.items()]) > MOST_BYTES:
+    if tile * sum([n * scratch.dtype.itemsize for scratch, n in rows.lengths.items()]) > MOST_BYTES:
         return None
     if not _pays(rows, tile):
         return None
-    row, n = rows.lead[-1], int(rows.lead[-1].src[0].arg)
+    row, n, end = rows.lead[-1], length(rows.lead[-1]), rows.lead[-1].src[0]
     start = fresh_id(UOp.sink(*rows.nests))
     chunks = [UOp.range(r.src[0], (start + i,), AxisType.GLOBAL) for i, r in enumerate(rows.lead[:-1])]
-    tiles = -(-n // tile)
-    outer = UOp.range(tiles, (start + len(chunks),), AxisType.GLOBAL) if tiles > 1 else None
+    tiles = simplify(UOp(Ops.FLOORDIV, (add(end, tile - 1), _int(tile))))
+    outer = UOp.range(tiles, (start + len(chunks),), AxisType.GLOBAL) if n > tile else None
     first = _int(0) if outer is None else mul(outer, tile)
-    if outer is not None and n % tile:  # the last tile begins earlier: a row done twice is the same
+    here = _int(tile)
+    if end.op is not Ops.CONST:  # the last tile ends earlier
+        left = end if outer is None else UOp(Ops.ADD, (end, mul(outer, -tile)))
+        here = UOp(Ops.WHERE, (UOp(Ops.CMPLT, (left, _int(tile))), left, _int(tile)))
+    elif outer is not None and n % tile:  # the last tile begins earlier: a row done twice is the same
         first = UOp(Ops.WHERE, (UOp(Ops.CMPLT, (first, _int(n - tile))), first, _int(n - tile)))
     shared = (*chunks, *(() if outer is None else (outer,)))
-    buffers = {b: b.replace(arg=b.arg._replace(size=size * tile)) for b, size in rows.length.items()}
+    buffers = {b: b.replace(arg=b.arg._replace(size=size * tile)) for b, size in rows.lengths.items()}
     nests = []
     for i, nest in enumerate(rows.nests):
-        own = UOp.range(tile, (start + len(chunks) + 1 + i,), AxisType.LOOP) if tile > 1 else None
+        own = UOp.range(here, (start + len(chunks) + 1 + i,), AxisType.LOOP) if tile > 1 else None
         places = dict(zip(rows.lead[:-1], chunks, strict=True))
         places[row] = first if own is None else add(first, own)
         # the row's loop goes around the others: what a whole row has in common is then computed once for it
@@ -106,9 +112,9 @@ def _loops(nest: UOp) -> tuple[UOp, ...]:
 def _rows(sink: UOp, count: int) -> _Rows | None:
     """The first `count` loops of every nest as the common ones, or None where some nest reads across them."""
     lead = _loops(sink.src[0])[:count]
-    if not all(r.src[0].op is Ops.CONST for r in lead):
+    if any(r.src[0].ranges for r in lead):
         return None
-    sizes = [int(r.src[0].arg) for r in lead]
+    sizes = [length(r) for r in lead]
     total = math.prod(sizes)
     nests = []
     for nest in sink.src:
@@ -117,7 +123,7 @@ def _rows(sink: UOp, count: int) -> _Rows | None:
             return None
         nests.append(nest.substitute(dict(zip(own, lead, strict=True))))
     inside: dict[UOp, UOp] = {}
-    length: dict[UOp, int] = {}
+    lengths: dict[UOp, int] = {}
     memo: dict[UOp, Linear] = {}
     for u in UOp.sink(*nests).toposort():
         if is_scratch(u):
@@ -129,7 +135,7 @@ def _rows(sink: UOp, count: int) -> _Rows | None:
         scratch, index = u.src
         if scratch.arg.size % total:
             return None
-        length[scratch] = size = scratch.arg.size // total
+        lengths[scratch] = size = scratch.arg.size // total
         form = linear(index, memo)
         for i, r in enumerate(lead):
             if form.coefficient(r) != size * math.prod(sizes[i + 1 :]):
@@ -138,17 +144,17 @@ def _rows(sink: UOp, count: int) -> _Rows | None:
         if rest.vmin < 0 or rest.vmax >= size or any(r in rest.ranges for r in lead):
             return None
         inside[u] = rest
-    return _Rows(lead, tuple(nests), inside, length)
+    return _Rows(lead, tuple(nests), inside, lengths)
 
 
 def _tile(rows: _Rows) -> int:
     """How many rows a chunk takes: where rows share what a sum of products reads, as many as scratch has room for."""
-    row, n = rows.lead[-1], int(rows.lead[-1].src[0].arg)
+    row, n = rows.lead[-1], length(rows.lead[-1])
     if n == 1 or not any(_is_shared(u, row) for nest in rows.nests for u in nest.toposort() if u.op is Ops.REDUCE):
         return 1
-    size = sum([length * scratch.dtype.itemsize for scratch, length in rows.length.items()])
+    size = sum([elements * scratch.dtype.itemsize for scratch, elements in rows.lengths.items()])
     most = max(LEAST_ROWS, min(MOST_ROWS, SCRATCH_BYTES // max(size, 1)) // LEAST_ROWS * LEAST_ROWS)
-    others = math.prod([int(r.src[0].arg) for r in rows.lead[:-1]])
+    others = math.prod([length(r) for r in rows.lead[:-1]])
     while most > LEAST_ROWS and others * -(-n // most) < LEAST_CHUNKS:
         most //= 2
     if n <= most:
@@ -169,7 +175,7 @@ def _pays(rows: _Rows, tile: int) -> bool:
                     return False
                 most = max(most, terms)
         turns += most * math.prod([r.src[0].vmax for r in _loops(nest)])
-    chunks = math.prod([int(r.src[0].arg) for r in rows.lead[:-1]]) * -(-int(row.src[0].arg) // tile)
+    chunks = math.prod([length(r) for r in rows.lead[:-1]]) * -(-length(row) // tile)
     return chunks >= LEAST_CHUNKS or turns <= chunks * LARGE_CHUNK
 
 

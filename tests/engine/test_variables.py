@@ -10,6 +10,7 @@ import pytest
 
 from aril import Tensor, Variable, jit
 from aril.engine import compile as compiler
+from aril.engine.realize import storage_of
 
 X = np.random.default_rng(0).standard_normal((8, 6)).astype(np.float32)
 W = np.random.default_rng(1).standard_normal((6, 5)).astype(np.float32)
@@ -34,8 +35,6 @@ def value_of(t: Tensor, n: int) -> np.ndarray:
     """The elements of a tensor whose axes may have a variable length; its memory has room for the greatest."""
     if all(isinstance(d, int) for d in t.shape):
         return t.numpy()
-    from aril.engine.realize import storage_of
-
     t.realize()
     room = [d if isinstance(d, int) else int(d.vmax) for d in t.shape]
     flat = np.frombuffer(storage_of(t.uop.base).as_memoryview(), np.float32)
@@ -120,6 +119,23 @@ def test_tiles_of_variable_length_hold_all_values(most: int, build: Any) -> None
     for n in (most - 1, 1, 2, 7, 16, 17, 33, most):
         found = value_of(build(*tensors, v.bind(n)), n)
         np.testing.assert_allclose(found, build(*arrays, n).x, rtol=1e-4, atol=2e-4)
+        counts.append(sum(compiler.stats.values()))
+    assert counts[0] == counts[-1]
+
+
+def test_attention_over_variable_rows_and_keys() -> None:
+    """Rows handed on in scratch: tiles of queries whose last one ends earlier."""
+    data = np.random.default_rng(6).standard_normal((8, 80, 32)).astype(np.float32)
+    x, v = Tensor(data).realize(), Variable("n", 1, 80)
+    counts = []
+    for n in (79, 1, 7, 64, 65, 80):
+        part = x[:, : v.bind(n)]
+        y = part.scaled_dot_product_attention(part, part).realize()
+        flat = np.frombuffer(storage_of(y.uop.base).as_memoryview(), np.float32)
+        q = data[:, :n].astype(np.float64)
+        weights = np.exp(q @ q.transpose(0, 2, 1) / np.sqrt(32))
+        expected = weights @ q / weights.sum(-1, keepdims=True)
+        np.testing.assert_allclose(flat.reshape(8, 80, 32)[:, :n], expected, rtol=1e-4, atol=1e-5)
         counts.append(sum(compiler.stats.values()))
     assert counts[0] == counts[-1]
 
