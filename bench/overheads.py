@@ -1,8 +1,8 @@
-"""The overheads, apart from the rows: replay, one eager operation, import, first operation, first step of MNIST, its
-memory.
+"""The overheads, apart from the rows: replay, one eager operation, sizes that are variables, import, first operation,
+first step of MNIST, its memory.
 
-In come the peers that are ready; out go seconds or bytes by what and by whom. What happens once in a process runs in
-new ones.
+In come the peers that are ready; out go seconds, bytes or ratios by what and by whom. What happens once in a process
+runs in new ones.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ ROOT = Path(__file__).parent.parent
 
 @dataclass
 class Overhead:
-    """A line: seconds (or bytes) by contender, the figure aril is to keep, and notes on contenders that have none."""
+    """A line: seconds (or what `unit` says: bytes "B", a ratio "x") by contender, the figure aril is to keep, and notes
+    on contenders that have none."""
 
     name: str
     target: float
@@ -57,6 +58,7 @@ def measure_overheads(
     tasks: list[Callable[[], Overhead]] = [
         lambda: _replay(by_name, rounds),
         lambda: _eager(by_name, rounds),
+        *[lambda case=case: _variable(by_name, rounds, *case) for case in VARIABLE],  # type: ignore[misc]
         lambda: _imports(libraries, 5 if again == 3 else 3),
         lambda: _once("first operation, cold", 1.0, "first", once, again, warm=False),
         lambda: _once("first operation, warm", 0.4, "first", once, again, warm=True),
@@ -78,7 +80,9 @@ def measure_overheads(
 
 
 def readable(value: float, unit: str) -> str:
-    """Seconds, or bytes as MiB."""
+    """Seconds, bytes as MiB, or a ratio."""
+    if unit == "x":
+        return f"{value:.2f}x"
     return readable_s(value) if unit == "s" else f"{value / 2**20:.0f} MiB"
 
 
@@ -157,6 +161,33 @@ def _eager(peers: dict[str, Peer], rounds: int) -> Overhead:
             t = peers[name].tensor(x)
             calls = 3 if name == "tinygrad" else 100
             out.values[name] = _median(lambda step=step, t=t: step(t), rounds, calls)  # type: ignore[misc]
+    return out
+
+
+# what, the operation on x (1024, 1024), w (1024, 512) and n (a number or a bound variable)
+VARIABLE: tuple[tuple[str, Callable[[Any, Any, Any], Any]], ...] = (
+    ("rows of a product", lambda x, w, n: x[:n] @ w),
+    ("terms of a product", lambda x, w, n: x[:, :n] @ w[:n]),
+    ("column sums", lambda x, w, n: x[:n].sum(0)),
+    ("softmax", lambda x, w, n: x[:n].softmax(-1)),
+)
+TURNS = 1000  # the value of the variable, of at most 1024
+
+
+def _variable(peers: dict[str, Peer], rounds: int, what: str, step: Callable[[Any, Any, Any], Any]) -> Overhead:
+    """The time of a captured step whose size is a variable, over that of the same size written as a number."""
+    out = Overhead(f"a variable size: {what}", 1.2, unit="x")
+    aril = peers["aril"]
+    rng = np.random.default_rng(0)
+    x, w = [aril.tensor(rng.standard_normal(s).astype(np.float32)) for s in ((1024, 1024), (1024, 512))]
+    n = aril.module.Variable("n", 1, 1024).bind(TURNS)
+    known = aril.module.jit(lambda: step(x, w, TURNS).realize())
+    variable = aril.module.jit(lambda n: step(x, w, n).realize())
+    times: list[list[float]] = [[], []]
+    for _ in range(3):  # in turns: a machine's speed changes
+        times[0].append(_median(known, rounds, 3))
+        times[1].append(_median(lambda: variable(n), rounds, 3))
+    out.values["aril"] = min(times[1]) / min(times[0])
     return out
 
 

@@ -25,7 +25,8 @@ class Stage(Step):
 
     `operand` counts the LOADs of the kernel in order (`operands_of`); `inner` is the panel's layout, outermost loop
     first: the last one is contiguous. All loops that move the operand and are not in `inner` stay outside the copy.
-    Needed: loops of constant length, and an operand that no nest writes.
+    Needed: loops whose length is no other of them's (the panel has room for the most turns), and an operand that no
+    nest writes.
     """
 
     operand: int
@@ -39,7 +40,9 @@ class Stage(Step):
         self.need(
             all(r in load.ranges for r in loops), f"operand {self.operand} does not move with all of {self.inner}"
         )
-        self.need(all(r.src[0].op is Ops.CONST for r in loops), "the panel needs loops of constant length")
+        self.need(
+            not any(q in loops for r in loops for q in r.src[0].ranges), "a loop's length depends on another's turn"
+        )
         self.need(load.src[0].src[0].base not in storages_of(sink)[1], "the kernel writes the operand's buffer")
         place, size = place_of(loops)
         panel = UOp.buffer(_free_slot(sink), load.dtype, size, AddrSpace.LOCAL)
@@ -71,7 +74,8 @@ def _copy_loops(load: UOp, loops: list[UOp], start: int) -> tuple[dict[UOp, UOp]
         before = groups[-1][-1] if groups and gate is None else None
         if before is not None and loops.index(before) + 1 == loops.index(r):
             a, b = form.coefficient(before), form.coefficient(r)
-            if a is not None and b is not None and a == b * int(r.src[0].arg):
+            known = before.src[0].op is r.src[0].op is Ops.CONST
+            if known and a is not None and b is not None and a == b * int(r.src[0].arg):
                 groups[-1].append(r)
                 continue
         groups.append([r])
@@ -81,13 +85,14 @@ def _copy_loops(load: UOp, loops: list[UOp], start: int) -> tuple[dict[UOp, UOp]
     for i, group in enumerate(groups):
         turns = 1
         for r in group:
-            turns *= int(r.src[0].arg)
+            turns *= length(r)
         last = group[-1]
         tile = 1
         strided = lanes is not None and gate is None and form.coefficient(lanes) not in (0, 1, None)
-        if i == len(groups) - 1 and strided and form.coefficient(last) == 1:
+        known = last.src[0].op is Ops.CONST
+        if i == len(groups) - 1 and strided and known and form.coefficient(last) == 1:
             tile = next((f for f in (4, 2) if turns % f == 0 and turns > f), 1)
-        loop = UOp.range(turns // tile, (start + i, 0))
+        loop = UOp.range(turns // tile if known else last.src[0], (start + i, 0))
         closing.append(loop)
         value = loop
         if tile > 1:

@@ -220,12 +220,14 @@ def _panel(plan: Plan, x: Operand, own: tuple[UOp, ...], tile: Tile) -> tuple[tu
     """The loops of the reduction to go outside so that a panel of the operand stays in cache, each with the turns that
     stay inside; None where a panel cannot be made or kept."""
     inside = sorted([r for r in own if x.uses(r)], key=lambda r: r.arg.id)
-    if not x.stageable or any(x.uses(r) for r, _ in tile.rows) or not all(is_constant(r) for r in inside):
+    if not x.stageable or any(x.uses(r) for r, _ in tile.rows) or any(r.src[0].ranges for r in inside):
         return None
     room = plan.renderer.l2 // 4 // (x.access.itemsize * tile.lanes * tile.vectors)
     outside: list[tuple[UOp, int]] = []
     while prod([length(r) for r in inside]) > room:
         loop = inside.pop(0)
+        if not is_constant(loop):
+            return None
         rest = prod([length(r) for r in inside])
         most = room // rest
         kept = 1 if most < 8 else max(f for f in range(1, most + 1) if length(loop) % f == 0)

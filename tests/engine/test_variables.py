@@ -72,6 +72,7 @@ LARGE: list[tuple[str, int, Callable[[Any, Any, Any, Any, Any], Any]]] = [
     ("columns of a product", 67, lambda a, b, d, w, n: a @ b[:, :n]),
     ("both", 40, lambda a, b, d, w, n: a[:n] @ b[:, :n]),
     ("terms of a product", 40, lambda a, b, d, w, n: a[:, :n] @ b[:n]),
+    ("terms in a panel", 600, lambda a, b, d, w, n: w[:128, :n] @ w[:n, :256]),
     ("rows that lie apart", 48, lambda a, b, d, w, n: d[:, :n].permute(1, 0) @ d),
     ("columns of deep sums", 48, lambda a, b, d, w, n: d.permute(1, 0) @ d[:, :n]),
     ("rows with a tail", 70, lambda a, b, d, w, n: (a[:n] @ b + b[0]).relu()),
