@@ -6,6 +6,7 @@ middle of: importing (Python keeps a lock a module) and what else asks for it.
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 import threading
@@ -58,8 +59,23 @@ def _after_in_parent() -> None:
     _held.releases = None
 
 
+def _forget_imports() -> None:
+    """In the child: modules that threads of the parent were importing after all are imported again when asked for.
+
+    Between the wait and the fork another thread may have run. Its module's lock would never open here.
+    """
+    locks = getattr(importlib._bootstrap, "_module_locks", {})  # type: ignore[attr-defined]  # CPython's
+    for name, reference in list(locks.items()):
+        owner = getattr(reference(), "owner", None)
+        if owner is not None and owner != threading.get_ident():
+            del locks[name]
+            if getattr(getattr(sys.modules.get(name), "__spec__", None), "_initializing", False):
+                del sys.modules[name]
+
+
 def _after_in_child() -> None:
     _held.releases = None
+    _forget_imports()
     for reference, name, make in _owners:
         owner = reference()
         if owner is not None:

@@ -182,7 +182,7 @@ LAYERS = [
         lambda a, b: a.binary_crossentropy_logits(b, "sum"),
         lambda a, b: (np.logaddexp(0, a) - a * b).sum(),
         count=2,
-        takes="uif",
+        takes="buif",
         gives="float",
     ),
     # elementwise, with numbers or a second tensor

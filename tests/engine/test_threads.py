@@ -149,15 +149,50 @@ FORKS = """
 """
 
 
-def run(program: str, **settings: str) -> subprocess.CompletedProcess[str]:
+def run(program: str, cwd: Path | None = None, **settings: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": ROOT, **settings}
     command = [sys.executable, "-c", textwrap.dedent(program)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment, cwd=cwd)
 
 
 def test_a_fork_while_other_threads_import_compile_and_run() -> None:
     done = run(FORKS)
     assert done.stdout == "wrong: []\n", done.stdout + done.stderr
+
+
+IMPORTS = """
+    import os, sys, threading
+
+    entered, go = threading.Event(), threading.Event()
+    os.makedirs("slowly")
+    with open("slowly/__init__.py", "w") as f:
+        f.write("import __main__; __main__.entered.set(); __main__.go.wait(60); ready = True")
+    sys.path.insert(0, ".")
+
+    from aril import Tensor, forks
+
+    forks.PATIENCE_S = 0.05  # the fork comes while the thread is still in the middle of it
+    thread = threading.Thread(target=lambda: __import__("slowly"))
+    thread.start()
+    entered.wait(60)
+    pid = os.fork()
+    if pid == 0:
+        import faulthandler
+
+        faulthandler.dump_traceback_later(20, exit=True)
+        go.set()
+        import slowly
+
+        os._exit(0 if slowly.ready and Tensor([1, 2]).sum().item() == 3 else 1)
+    print("child:", os.waitpid(pid, 0)[1])
+    go.set()
+    thread.join()
+"""
+
+
+def test_a_child_imports_what_a_thread_of_its_parent_was_importing(tmp_path: Path) -> None:
+    done = run(IMPORTS, cwd=tmp_path)
+    assert done.stdout == "child: 0\n", done.stdout + done.stderr
 
 
 BAD_CALL = """
