@@ -9,7 +9,7 @@ from aril.dtype import DType, dtypes, strong
 from aril.ops import OpGroup, Ops
 from aril.renderer.base import Renderer
 from aril.uop.args import AddrSpace
-from aril.uop.node import UOp
+from aril.uop.node import UOp, use_counts
 
 _VALUES = OpGroup.ELEMENTWISE | {Ops.STACK}
 _SMALL, _LARGE = -(2**31), 2**31 - 1
@@ -206,10 +206,7 @@ def fuse_mulacc(sink: UOp, renderer: Renderer) -> UOp:
     stores = [u for u in stores if renderer.supports(Ops.MULACC, u.src[1].dtype)]
     if not stores:
         return sink
-    uses: dict[UOp, int] = {}
-    for u in order:
-        for s in u.src:
-            uses[s] = uses.get(s, 0) + 1
+    uses = use_counts(order)
     mapping: dict[UOp, UOp] = {}
     for store in stores:
         chain = _accumulation(store, uses)

@@ -12,6 +12,7 @@ import math
 from aril.ops import OpGroup, Ops
 from aril.schedule.fuse import concrete, numel
 from aril.uop import UOp
+from aril.uop.node import use_counts
 from aril.uop.shape import expand, movement_arg, pad, permute, reduce, reshape, shear, split_symbolic
 
 GROWTH = 2  # a merged sum may have this many times the terms of the inner one
@@ -24,10 +25,7 @@ def merge_sums(sink: UOp) -> UOp:
     the axes A of x moved to the end.
     """
     order = sink.toposort()
-    readers: dict[UOp, int] = {}
-    for u in order:
-        for s in u.src:
-            readers[s] = readers.get(s, 0) + 1
+    readers = use_counts(order)
     done: dict[UOp, UOp] = {}
     shared: set[UOp] = set()
     for u in order:

@@ -16,6 +16,7 @@ from aril.ops import Ops
 from aril.schedule.fuse import ROW_BYTES, is_contraction
 from aril.schedule.prepare import FEW_RESULTS, LONG_REDUCTION, PARTS
 from aril.uop import UOp, sint
+from aril.uop.node import use_counts
 from aril.uop.shape import expand, pad, reduce, reshape, shrink
 
 PART_BYTES = 1 << 16  # a part is gone over twice, the second time in the first- or second-level cache
@@ -224,10 +225,7 @@ def divide_after_sums(sink: UOp) -> UOp:
     ``FDIV(REDUCE(MUL(e, v), ADD), t)``: attention's exponentials are used as they are, its rows divided.
     """
     order = sink.toposort()
-    readers: dict[UOp, int] = {}
-    for u in order:
-        for s in u.src:
-            readers[s] = readers.get(s, 0) + 1
+    readers = use_counts(order)
     done: dict[UOp, UOp] = {}
     for u in order:
         new = u.with_src(tuple([done[s] for s in u.src])) if u.src else u

@@ -12,6 +12,7 @@ from aril.ops import Ops
 from aril.schedule.fuse import is_contraction, is_leaf
 from aril.schedule.prepare import inner_axis
 from aril.uop import UOp
+from aril.uop.node import use_counts
 from aril.uop.shape import permute
 
 LINES = 512  # of a first-level cache: sums of fewer steps find their lines again there
@@ -29,10 +30,7 @@ def lay_out_operands(sink: UOp) -> UOp:
     PERMUTE(a))), EXPAND(PERMUTE(CAST(b)))), ADD)``.
     """
     order = sink.toposort()
-    readers: dict[UOp, int] = {}
-    for u in order:
-        for s in u.src:
-            readers[s] = readers.get(s, 0) + 1
+    readers = use_counts(order)
     done: dict[UOp, UOp] = {}
     for u in order:
         src = tuple([done[s] for s in u.src])

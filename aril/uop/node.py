@@ -626,6 +626,15 @@ def toposort(roots: Iterable[UOp], enter: Callable[[UOp], bool] | None = None) -
     return out
 
 
+def use_counts(order: Iterable[UOp]) -> dict[UOp, int]:
+    """How often each node is a source of the nodes of `order`; those that never are have no entry."""
+    out: dict[UOp, int] = {}
+    for u in order:
+        for s in u.src:
+            out[s] = out.get(s, 0) + 1
+    return out
+
+
 def _rebuild(rows: list[tuple[Any, ...]]) -> UOp:
     built: list[UOp] = []
     for op, src, arg, dtype, tag in rows:

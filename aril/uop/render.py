@@ -11,7 +11,7 @@ from typing import Any
 from aril.dtype import DType, dtypes
 from aril.ops import OpGroup, Ops
 from aril.uop.args import AddrSpace, AxisType, Estimates, KernelInfo, ParamArg, RangeArg
-from aril.uop.node import _CHOSEN_DTYPE, UOp
+from aril.uop.node import _CHOSEN_DTYPE, UOp, use_counts
 
 INLINE = 24  # graphs up to this many nodes, without sharing, are one expression
 
@@ -61,10 +61,7 @@ def to_source(u: UOp) -> str:
     names the graph `root` (for `exec`).
     """
     order = list(u.toposort())
-    uses: dict[UOp, int] = {}
-    for n in order:
-        for s in n.src:
-            uses[s] = uses.get(s, 0) + 1
+    uses = use_counts(order)
     text: dict[UOp, str] = {}
     depth: dict[UOp, int] = {}
     lines: list[str] = []
