@@ -251,6 +251,13 @@ DEV = _text(
 NUM_CPU_THREADS = _integer(
     "NUM_CPU_THREADS", 0, "Most threads a CPU kernel uses; 0 means as many as affinity and cgroup quota allow.", 0, 4096
 )
+CPU_TARGET = _choice(
+    "CPU_TARGET",
+    "",
+    ("", "x86-64-v2", "x86-64-v3"),
+    "The most of the x86-64 instruction set that kernels use (v2: SSE4.2, v3: AVX2 and FMA); empty: all there is. Read "
+    "once in a process.",
+)
 ALLOC_CACHE_LIMIT = _size(
     "ALLOC_CACHE_LIMIT", 1 << 30, "Bytes of freed device memory kept for reuse, a device; 0 gives memory back at once."
 )

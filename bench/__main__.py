@@ -16,6 +16,18 @@ from pathlib import Path
 from typing import Any
 
 QUICK_ROWS_S, QUICK_END_S = 110.0, 150.0  # --quick starts no row, and no overhead, later: it ends within three minutes
+# How each library is told to leave AVX-512 alone. tinygrad and torch.compile compile for the machine they run on.
+TARGETS = {
+    "x86-64-v3": {
+        "CPU_TARGET": "x86-64-v3",
+        "OPENBLAS_CORETYPE": "Zen",
+        "NPY_DISABLE_CPU_FEATURES": "X86_V4 AVX512_ICL AVX512_SPR",
+        "ATEN_CPU_CAPABILITY": "avx2",
+        "ONEDNN_MAX_CPU_ISA": "AVX2",
+        "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+        "XLA_FLAGS": "--xla_cpu_max_isa=AVX2",
+    }
+}
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -23,6 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark; see `--help`."""
     options = _parser().parse_args(arguments)
     _set_threads(options.threads)
+    os.environ |= TARGETS.get(options.target, {})
     begin = time.perf_counter()
     # Only now: these import NumPy, which reads the number of threads when it is imported.
     from bench import harness, limits, machine, overheads, peers, report
@@ -33,6 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     rounds = options.rounds or (harness.QUICK_ROUNDS if options.quick else harness.ROUNDS)
     wanted = options.peers.split(",") if options.peers is not None else list(peers.PEERS)
+    if options.target and options.peers is None:
+        wanted = [p for p in wanted if p not in ("torch.compile", "tinygrad")]  # these cannot be told
     if options.quick and options.peers is None:
         wanted = [p for p in wanted if p not in ("torch.compile", "tinygrad")]  # these compile for long
     unknown = [p for p in wanted if p and p not in peers.PEERS]
@@ -82,7 +97,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             found.limit_s, found.limit_kind = found_limits.of(found.row)
     for text in report.summary(done):
         print(text)
-    shown: dict[str, Any] = {"rounds": rounds, "quick": options.quick, "shapes": options.shapes, "seed": options.seed}
+    shown: dict[str, Any] = {
+        "rounds": rounds,
+        "quick": options.quick,
+        "shapes": options.shapes,
+        "seed": options.seed,
+        "target": options.target,
+    }
     data = report.to_json(described, found_limits, done, found_overheads, absent, shown)
     _write(options, data)
     return 130 if interrupted else 1 if any(not f.ok for f in done) else 0
@@ -101,6 +122,11 @@ def _parser() -> argparse.ArgumentParser:
         "--ready-limit", type=float, help="seconds a contender may take until it is warm (default: 600; quick: 30)"
     )
     parser.add_argument("--threads", type=int, help="threads of every contender (default: all usable)")
+    parser.add_argument(
+        "--target",
+        choices=tuple(TARGETS),
+        help="the instruction set of every contender (default: all this machine has)",
+    )
     parser.add_argument("--no-overheads", action="store_true", help="leave out the overheads (as with --rows)")
     parser.add_argument("--list", action="store_true", help="only name the rows")
     parser.add_argument("--json", type=Path, metavar="PATH", help="write the results as JSON")

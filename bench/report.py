@@ -120,7 +120,8 @@ def to_markdown(data: dict[str, Any]) -> str:
         for what, key in (("copy", "copy_gbs"), ("read", "read_gbs"))
     )
     lines = [
-        f"# Benchmark of {m['time']}",
+        f"# Benchmark of {m['time']}"
+        + (f", {target} instructions" if (target := data["options"].get("target")) else ""),
         "",
         f"{m['cpu']}, {m['threads']} threads, {m['system']}, Python {m['python']}; {versions}; revision "
         f"{m['revision'] or 'unknown'}; load before {m['load_before'][0]:.2f}.",

@@ -79,6 +79,7 @@ def evaluate(expression: Any, values: dict[str, int]) -> int:
 
 _loaded: dict[tuple[UOp, str, str], Loaded] = {}
 _lock = renewed_in_child(sys.modules[__name__], "_lock")
+SHOWN_FROM = 3  # DEBUG from which the stages of a kernel are printed as it is compiled
 stats = {"memory": 0, "disk": 0, "compiled": 0}
 
 
@@ -115,6 +116,10 @@ def compile_body(body: UOp, renderer: Any, target: Any) -> tuple[bytes, dict[str
     # What simplifies away (x * 0) leaves a buffer unused that the launch still passes.
     nbufs = 1 + max([u.arg.slot for u in body.toposort() if u.op is Ops.PARAM and not u.is_variable], default=-1)
     program = compile_kernel(lower(body), renderer, nbufs)
+    if config.DEBUG.value >= 7 and not hasattr(renderer, "compile"):
+        from aril.runtime.llvm import compile_ir_to_asm
+
+        print(compile_ir_to_asm(program.source, target), file=sys.stderr)
     binary = renderer.compile(program) if hasattr(renderer, "compile") else _compile_source(program.source, target)
     facts = {
         "name": program.name, "nbufs": program.nbufs, "variables": [v.arg.name for v in program.variables],
@@ -195,7 +200,8 @@ def _load_missing(missing: dict[tuple[UOp, str, str], str | None], settings: Any
         target = opened.target
         cores = getattr(target, "cores", 1)
         where = f"{version}|{opened.renderer_name}|{getattr(target, 'key', target)}|{cores}|{tag}|{body.digest.hex()}"
-        entry = cache.get("kernel", where) if _persistent(opened) else None
+        # Who wants to read how a kernel comes about gets to see it, even if it was compiled before.
+        entry = cache.get("kernel", where) if _persistent(opened) and config.DEBUG.value < SHOWN_FROM else None
         if entry is not None:
             try:
                 _loaded[key] = make_loaded(device, *unpack_entry(entry))
@@ -211,7 +217,8 @@ def _load_missing(missing: dict[tuple[UOp, str, str], str | None], settings: Any
         _explain(body, device, settings)
     if config.BEAM.value:
         todo = [(key, where, _searched(key, where, settings)) for key, where, _ in todo]
-    if len(todo) >= PARALLEL_FROM and config.DEBUG.value < 3 and all(_persistent(Device[k[1]]) for k, *_ in todo):
+    alike = len(todo) >= PARALLEL_FROM and all(_persistent(Device[k[1]]) for k, *_ in todo)
+    if alike and config.DEBUG.value < SHOWN_FROM:
         _compile_in_workers(todo, settings)
         return
     for key, where, body in todo:

@@ -12,7 +12,7 @@ from typing import Any
 
 from aril.forks import renewed_in_child
 from aril.runtime import cache
-from aril.runtime.target import HostTarget, host_target
+from aril.runtime.target import HostTarget, beyond, host_target
 
 # A change of passes or options below changes this: it is part of the key of cached objects.
 COMPILER = "llvm22-passes3"
@@ -60,16 +60,12 @@ def compile_cached(text: str, target: HostTarget | None = None, level: int = LEV
     return found
 
 
-def host_features() -> tuple[str, str]:
-    """LLVM's names of this machine's CPU and features (cached on disk by what /proc/cpuinfo says)."""
-    key = f"{COMPILER}|{host_target().key}"
-    found = cache.get("features", key)
-    if found is None:
-        llvm = _llvm()
-        found = f"{llvm.get_host_cpu_name()}\n{llvm.get_host_cpu_features().flatten()}".encode()
-        cache.put("features", key, found)
-    cpu, _, features = found.decode().partition("\n")
-    return cpu, features
+def host_features(level: str = "") -> tuple[str, str]:
+    """LLVM's names of this machine's CPU and features, those beyond CPU_TARGET=`level` turned off."""
+    llvm = _llvm()
+    features = llvm.get_host_cpu_features().items()
+    signs = (f"{'+' if has and not beyond(level, name) else '-'}{name}" for name, has in features)
+    return llvm.get_host_cpu_name(), ",".join(signs)
 
 
 _lock = renewed_in_child(sys.modules[__name__], "_lock")
@@ -90,7 +86,7 @@ def _machine(target: HostTarget) -> Any:
     llvm = _llvm()
     cpu, features = target.cpu, target.features
     if target.is_host:
-        cpu, features = llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
+        cpu, features = host_features(target.level)
     if target.vector_bytes == 64:
         features += ",-prefer-256-bit"  # else LLVM halves what we made 512 bits wide on purpose
     try:

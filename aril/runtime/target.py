@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from hashlib import blake2b
 
-from aril.config import NUM_CPU_THREADS
+from aril.config import CPU_TARGET, NUM_CPU_THREADS
 
 # cpuinfo's spelling of the features code generation asks about, x86-64 then AArch64.
 _FMA = frozenset({"fma", "asimd"})
@@ -21,6 +21,12 @@ _F16_ARITHMETIC = frozenset({"avx512_fp16", "asimdhp"})
 _BF16 = frozenset({"avx512_bf16", "avx_ne_convert", "bf16"})
 # Ice Lake, Zen 4 and later: there 512-bit instructions no longer lower the clock much.
 _GOOD_AVX512 = frozenset({"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vbmi2"})
+# What each level of the x86-64 psABI lacks, by the beginnings of names that cpuinfo and LLVM have in common.
+_BEYOND: dict[str, tuple[str, ...]] = {
+    "": (),
+    "x86-64-v2": ("avx", "amx", "fma", "f16c", "bmi", "vaes", "vpclmulqdq", "xop"),
+    "x86-64-v3": ("avx512", "avx10", "amx", "avx_", "avxvnni", "avxifma", "avxneconvert"),
+}
 
 
 @dataclass(frozen=True)
@@ -28,7 +34,7 @@ class HostTarget:
     """A CPU as code generation and the compiler see it. `key` names it in caches.
 
     `vector_bytes` is the width worth using, `max_vector_bytes` the widest there is. `cpu` and `features` are LLVM's
-    names; empty means "this machine", which LLVM finds out when it compiles.
+    names; empty means "this machine", which LLVM finds out when it compiles. `level` is CPU_TARGET, of this machine.
     """
 
     arch: str = "x86_64"
@@ -43,6 +49,7 @@ class HostTarget:
     cores: int = 1
     cpu: str = ""
     features: str = ""
+    level: str = ""
 
     @property
     def has_fma(self) -> bool:
@@ -72,7 +79,8 @@ class HostTarget:
     @cached_property
     def key(self) -> str:
         """Changes whenever compiled code may differ. The number of cores is no part of it."""
-        parts = (self.arch, self.model, " ".join(sorted(self.flags)), str(self.vector_bytes), self.cpu, self.features)
+        flags = " ".join(sorted(self.flags))
+        parts = (self.arch, self.model, flags, str(self.vector_bytes), self.cpu, self.features, self.level)
         return blake2b("\n".join(parts).encode(), digest_size=8).hexdigest()
 
 
@@ -85,15 +93,21 @@ def generic_target(arch: str) -> HostTarget:
 
 @lru_cache(maxsize=1)
 def host_target() -> HostTarget:
-    """The machine we run on."""
+    """The machine we run on, as far as CPU_TARGET admits it."""
     arch = {"arm64": "aarch64", "amd64": "x86_64"}.get(platform.machine().lower(), platform.machine().lower())
     info = _cpuinfo("/proc/cpuinfo")
-    flags = frozenset((info.get("flags") or info.get("Features") or "").split())
+    level = CPU_TARGET.value if arch == "x86_64" else ""
+    flags = frozenset(f for f in (info.get("flags") or info.get("Features") or "").split() if not beyond(level, f))
     names = ("vendor_id", "cpu family", "model", "model name", "stepping", "CPU implementer", "CPU part", "CPU variant")
     width, widest, registers = _vectors(arch, flags)
     l1, l2, l3 = _caches("/sys/devices/system/cpu/cpu0/cache")
     model = "|".join(info.get(name, "") for name in names)
-    return HostTarget(arch, model, flags, width, widest, registers, l1, l2, l3, usable_cores())
+    return HostTarget(arch, model, flags, width, widest, registers, l1, l2, l3, usable_cores(), level=level)
+
+
+def beyond(level: str, feature: str) -> bool:
+    """Whether a feature, by the name of cpuinfo or LLVM, is more than CPU_TARGET=`level` admits."""
+    return feature.startswith(_BEYOND[level])
 
 
 def _vectors(arch: str, flags: frozenset[str]) -> tuple[int, int, int]:

@@ -3,6 +3,8 @@
 import importlib.util
 import json
 import math
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -132,6 +134,23 @@ def test_the_loop_of_multiply_adds_stays_in_registers():
     text = compile_ir_to_asm(limits.fma_ir("float", target.max_vector_bytes // 4, 12, 1000, True), level=0)
     assert text.count("vfmadd") == 12
     assert "rsp" not in text
+
+
+def test_a_target_holds_for_every_contender(tmp_path):
+    """In a process of its own: the libraries read the variables when they are imported."""
+    text = f"""
+import sys
+from bench.__main__ import main
+status = main(["--rows", "sgemm 512", "--peers", "numpy", "--rounds", "1", "--budget", "0.1", "--no-overheads",
+               "--target", "x86-64-v3", "--json", {str(tmp_path / "found.json")!r}])
+from aril.runtime.target import host_target
+from numpy._core._multiarray_umath import __cpu_features__
+assert host_target().vector_bytes <= 32 and not __cpu_features__["X86_V4"]
+sys.exit(status)
+"""
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "found.json").read_text())["options"]["target"] == "x86-64-v3"
 
 
 def test_a_row_is_compared_and_timed(aril):

@@ -1,6 +1,7 @@
 """Compilation: errors name the kernel and the line, and a cached object needs no LLVM."""
 
 import os
+import re
 import subprocess
 import sys
 
@@ -9,6 +10,15 @@ import pytest
 from aril.runtime import cache, llvm
 from aril.runtime.target import HostTarget, generic_target, host_target
 from tests.runtime.kernels import ADD
+
+PRODUCT = """
+import numpy as np
+from aril import Tensor
+a, b = (np.random.default_rng(i).standard_normal((70, 70), np.float32) for i in range(2))
+found = Tensor(a).matmul(Tensor(b)).softmax(1).cast("float16").numpy()
+e = np.exp(a.astype(np.float64) @ b)
+print("right" if abs(found - e / e.sum(1, keepdims=True)).max() < 1e-3 else "wrong")
+"""
 
 
 def test_an_error_names_the_kernel_and_the_line():
@@ -86,3 +96,19 @@ def test_objects_are_keyed_by_target():
 def test_host_features_name_this_cpu():
     cpu, features = llvm.host_features()
     assert cpu and features.startswith(("+", "-"))
+
+
+@pytest.mark.skipif(host_target().arch != "x86_64", reason="levels of x86-64")
+@pytest.mark.parametrize(("level", "none", "some"), [("x86-64-v2", "[yz]mm", "xmm"), ("x86-64-v3", "zmm", "xmm")])
+def test_cpu_target_bounds_the_instructions(level, none, some):
+    """In a process of its own, as the setting is read once: no wider register in the kernels, and right results."""
+    out = subprocess.run(
+        [sys.executable, "-c", PRODUCT],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"CPU_TARGET": level, "DEBUG": "7"},
+    )
+    assert out.returncode == 0, out.stderr
+    assert "right" in out.stdout
+    text = out.stdout + out.stderr
+    assert re.search(some, text) and not re.search(none, text)
