@@ -85,6 +85,11 @@ class Peer:
         """The library's Adam."""
         return self.nn.optim.Adam(parameters, lr=lr)
 
+    def update(self, optimizer: Any, loss: Any) -> Any:
+        """One step of `optimizer`; the loss before it."""
+        optimizer.step()
+        return loss
+
     def max_pool(self, x: Any, size: int, stride: int | None = None, padding: int = 0) -> Any:
         """Maxima of square windows."""
         return x.max_pool2d(kernel_size=(size, size), stride=stride or size, padding=padding)
@@ -135,11 +140,9 @@ class Aril(Peer):
     def training(self) -> contextlib.AbstractContextManager[Any]:
         return self.module.Context(TRAINING=1)  # type: ignore[no-any-return]
 
-    def inference(self) -> contextlib.AbstractContextManager[Any]:
-        return self.module.Context(TRAINING=0, GRAD=0)  # type: ignore[no-any-return]
-
-    def gelu(self, x: Any) -> Any:
-        return x.gelu("tanh")
+    def update(self, optimizer: Any, loss: Any) -> Any:
+        kept = loss.contiguous()  # else it is computed again when it is read, of the new weights
+        return kept.realize(*optimizer.schedule_step())
 
 
 class ArilEager(Aril):
@@ -278,7 +281,7 @@ class Tinygrad(Peer):
         self.module = importlib.import_module("tinygrad")
         self.nn = importlib.import_module("tinygrad.nn")
         importlib.import_module("tinygrad.nn.optim")
-        self.module.Device.DEFAULT = "CPU"
+        importlib.import_module("tinygrad.helpers").DEV.value = "CPU"
 
     @property
     def version(self) -> str:
@@ -308,7 +311,7 @@ class Tinygrad(Peer):
         return x.numpy()  # type: ignore[no-any-return]
 
     def training(self) -> contextlib.AbstractContextManager[Any]:
-        return self.module.Tensor.train()  # type: ignore[no-any-return]
+        return self.module.Context(TRAINING=1)  # type: ignore[no-any-return]
 
 
 class Preallocated(Peer):

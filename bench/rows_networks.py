@@ -149,8 +149,7 @@ def training(
                 optimizer.zero_grad()
                 loss = forward(x, y)
                 loss.backward()
-                optimizer.step()
-                return loss
+                return peer.update(optimizer, loss)
 
             run = peer.captured(step) if peer.captures_training else step
 
