@@ -13,6 +13,8 @@ from aril.codegen.affine import build_sum
 from aril.ops import Ops
 from aril.uop.node import UOp
 
+UNIT = 16  # bytes within which a shuffle costs least
+
 
 def lanes_of(u: UOp) -> int:
     """1 for a scalar, else the number of lanes."""
@@ -135,21 +137,45 @@ def can_transpose(rows: int, columns: int) -> bool:
     return all(n >= 2 and n & (n - 1) == 0 for n in (rows, columns))
 
 
+def tile_of(row: int, rows: int) -> tuple[int, int]:
+    """(first, number) of the rows that are transposed together with `row`: powers of two, the largest first."""
+    start = 0
+    while True:
+        size = 1 << ((rows - start).bit_length() - 1)
+        if row < start + size:
+            return start, size
+        start += size
+
+
 def transpose(rows: Sequence[UOp]) -> list[UOp]:
-    """The vectors whose lane r is lane i of rows[r], for each i. Numbers of rows and lanes are powers of two."""
+    """The vectors whose lane r is lane i of rows[r], for each i. Numbers of rows and lanes are powers of two.
+
+    Units of 16 bytes are transposed by interleaving, which every vector instruction set does in place; what lies
+    further apart changes places as whole units.
+    """
     height, width = len(rows), lanes_of(rows[0])
+    unit = max(2, UNIT // rows[0].dtype.itemsize)
+    if height > width == unit:
+        rows, height = [concat(rows[i::width]) for i in range(width)], width
+        return _interleaved_units(rows, unit)
+    within = min(unit, width)
+    if height <= within:
+        mixed, part = _interleaved_units(rows, within), within // height  # columns of a unit that one vector has
+        places = [(i // within * within, i % within) for i in range(width)]
+        return [piece(mixed[j // part], at + j % part * height, height) for at, j in places]
     m = min(height, width)
     blocks = [
-        [_square([piece(r, x, m) for r in rows[y : y + m]]) for y in range(0, height, m)] for x in range(0, width, m)
+        [_square([piece(r, x, m) for r in rows[y : y + m]], unit) for y in range(0, height, m)]
+        for x in range(0, width, m)
     ]
     return [concat([block[i] for block in column]) for column in blocks for i in range(m)]
 
 
-def _square(rows: list[UOp]) -> list[UOp]:
+def _square(rows: list[UOp], unit: int) -> list[UOp]:
     """Each stage exchanges, between rows that differ in one bit, the halves of all blocks of that size."""
     n = len(rows)
     size = n // 2
-    while size:
+    while size >= unit:
         out = list(rows)
         for i in range(n):
             if not i & size:
@@ -158,4 +184,19 @@ def _square(rows: list[UOp]) -> list[UOp]:
                 out[i | size] = shuffle(a, b, [j | size if not j & size else n + j for j in range(n)])
         rows = out
         size //= 2
-    return rows
+    unit = min(unit, n)
+    return [x for i in range(0, n, unit) for x in _interleaved_units(rows[i : i + unit], unit)]
+
+
+def _interleaved_units(rows: Sequence[UOp], unit: int) -> list[UOp]:
+    """`interleave` inside each `unit` lanes of the rows: vector i has, of each unit, the i-th part of what follows."""
+    n, half = lanes_of(rows[0]), len(rows) // 2
+    out = list(rows)
+    for _ in range(half.bit_length()):
+        next_: list[UOp] = []
+        for a, b in zip(out[:half], out[half:], strict=True):
+            for start in (0, unit // 2):
+                picks = [u + start + i // 2 + (n if i % 2 else 0) for u in range(0, n, unit) for i in range(unit)]
+                next_.append(shuffle(a, b, picks))
+        out = next_
+    return out

@@ -318,12 +318,14 @@ def _split(plan: Plan, nest: Nest, loop: UOp, factor: int, why: str, variable: s
 
 
 def _unroll(plan: Plan, own: tuple[UOp, ...], tile: Tile) -> None:
-    """A short innermost reduction loop is copied where the body is small."""
+    """A short innermost reduction loop is copied where the body is small and registers hold what its copies share."""
     last = max([r for r in own if r is not tile.lane], key=lambda r: r.arg.id, default=None)
     if last is None or not is_constant(last):
         return
-    size = tile.vectors * prod([f for _, f in tile.rows])
-    if 1 < length(last) * size <= 48 and length(last) <= 8:
+    turns = length(last)
+    if not (1 < turns <= 8 and turns * tile.accumulators <= 48):
+        return
+    if tile.accumulators + turns * (tile.vectors + 1) <= plan.renderer.vector_registers:
         plan.do(Unroll(last.arg.id), "short loop")
 
 

@@ -11,7 +11,7 @@ from itertools import product
 from math import prod
 
 from aril.codegen.affine import Linear, build_sum, divides, linear, split_gate
-from aril.codegen.coalesce import Lanes, can_transpose, deinterleave, interleave, lanes_of, shuffle, transpose
+from aril.codegen.coalesce import Lanes, can_transpose, deinterleave, interleave, lanes_of, shuffle, tile_of, transpose
 from aril.codegen.combines import Combine, combine_of, results, taken
 from aril.dtype import dtypes
 from aril.ops import OpGroup, Ops
@@ -22,6 +22,7 @@ from aril.uop.symbolic import simplify
 _COPIES = frozenset({AxisType.UPCAST, AxisType.UNROLL})
 _EXPANDED = _COPIES | {AxisType.VECTOR}
 Key = tuple[int, ...]
+Tile = tuple[UOp, int, int, Lanes, Key]  # copied loop, first turn and number of turns, address at the first, its key
 
 
 def expand(sink: UOp) -> UOp:
@@ -263,12 +264,12 @@ class _Expander:
             return self._load_block(u, *block)
         tile = self._tile(u, turn) if gate is None else None
         if tile is not None:
-            axis, lanes, first = tile
+            axis, start, size, lanes, first = tile
             rows = self.tiles.get((u, first))
             if rows is None:
-                loads = [lanes.contiguous(i, _length(axis)).load(hint=u.arg) for i in range(len(lanes.offsets))]
+                loads = [lanes.contiguous(i, size).load(hint=u.arg) for i in range(len(lanes.offsets))]
                 rows = self.tiles[u, first] = transpose(loads)
-            return rows[turn[axis]]
+            return rows[turn[axis] - start]
         spread = self.lanes.get((u.src[0], key))
         if spread is not None and gate is not None and gate.shape:
             if spread.step == 0 and _always_inside(u.src[0]):  # one element, which may be read whatever the gate says
@@ -339,21 +340,24 @@ class _Expander:
             return self._store_block(u, *block)
         tile = self._tile(u, turn) if gate is None else None
         if tile is not None:
-            return self._store_tile(u, turn, *tile)
+            return self._store_tile(u, turn, tile)
         value = broadcast(value, lanes)
         spread = self.lanes.get((u.src[0], key))
         if spread is not None and spread.step == -1 and (gate is None or not gate.shape):
             return spread.contiguous(lanes - 1, lanes).store(shuffle(value, value, range(lanes - 1, -1, -1)), gate)
+        if spread is not None and gate is None:  # an address a lane costs more than a number a lane
+            starts = [build_sum(spread.scalars, o) for o in spread.offsets]
+            return UOp.group(*[spread.target.index(at).store(value.index(i)) for i, at in enumerate(starts)])
         return address.store(value, gate)
 
-    def _store_tile(self, u: UOp, turn: dict[UOp, int], axis: UOp, lanes: Lanes, first: Key) -> UOp:
+    def _store_tile(self, u: UOp, turn: dict[UOp, int], tile: Tile) -> UOp:
         """This copy's share of the contiguous stores of a transposed tile."""
-        rows = self.tiles.get((u, first))
-        copies, count = _length(axis), len(lanes.offsets)
+        axis, start, copies, lanes, first = tile
+        rows, count = self.tiles.get((u, first)), len(lanes.offsets)
         if rows is None:
-            values = [broadcast(self._at(u.src[1], {**turn, axis: i}), count) for i in range(copies)]
+            values = [broadcast(self._at(u.src[1], {**turn, axis: start + i}), count) for i in range(copies)]
             rows = self.tiles[u, first] = transpose(values)
-        mine = [i for i in range(count) if i * copies // count == turn[axis]]
+        mine = [i for i in range(count) if i * copies // count == turn[axis] - start]
         stores = [lanes.contiguous(i, copies).store(rows[i]) for i in mine]
         return UOp.group(*stores) if stores else UOp(Ops.NOOP, ())
 
@@ -391,8 +395,8 @@ class _Expander:
             rows = self.tiles[u, first] = deinterleave(loads)
         return rows[mine]
 
-    def _tile(self, u: UOp, turn: dict[UOp, int]) -> tuple[UOp, Lanes, Key] | None:
-        """(copied loop along which a strided access is contiguous, the address at its first turn, key of that turn)."""
+    def _tile(self, u: UOp, turn: dict[UOp, int]) -> Tile | None:
+        """The tile that the access is of, where it is strided and a copied loop makes it contiguous."""
         index = u.src[0]
         key = tuple([turn[r] for r in self._axes(index)])
         lanes = self.lanes.get((index, key))
@@ -402,10 +406,11 @@ class _Expander:
             n = _length(axis)
             if self.linears[index].coefficient(axis) != 1 or abs(lanes.step or 0) < n:
                 continue
-            if can_transpose(len(lanes.offsets), n):
-                first = {**turn, axis: 0}
-                start = self.lanes[index, tuple([first[r] for r in self._axes(index)])]
-                return axis, start, tuple([first[r] for r in self._axes(u)])
+            start, size = tile_of(turn[axis], n)
+            if can_transpose(len(lanes.offsets), size):
+                first = {**turn, axis: start}
+                begin = self.lanes[index, tuple([first[r] for r in self._axes(index)])]
+                return axis, start, size, begin, tuple([first[r] for r in self._axes(u)])
         return None
 
     def _turns(self, u: UOp, kind: frozenset[AxisType], turn: dict[UOp, int]) -> Iterator[dict[UOp, int]]:

@@ -103,6 +103,16 @@ def test_a_transposing_tile_has_contiguous_accesses_only() -> None:
     run(b.transpose(16, 8), Vectorize((0,)), Upcast((1,)))
 
 
+@pytest.mark.parametrize("rows", [3, 5, 6, 7, 12])
+def test_a_transposing_tile_of_any_number_of_rows(rows: int) -> None:
+    """Its rows are taken in powers of two; the one that may be left is stored lane by lane, at known places."""
+    for steps in ((Vectorize((0,)), Upcast((1,))), (Vectorize((1,)), Upcast((0,)))):
+        kernel = b.transpose(8, rows) if steps[0] == Vectorize((0,)) else b.transpose(rows, 8)
+        out = after(kernel, *steps)
+        assert not [u for u in out.toposort() if u.op is Ops.STORE and u.src[0].op is Ops.INDEX and u.src[0].shape]
+        run(kernel, *steps)
+
+
 def strided(n: int, step: int, offset: int = 0, divide: int = 1) -> b.Kernel:
     """y[i] = x[(i // divide) * step + offset]"""
     bld = b.Build()
@@ -161,9 +171,12 @@ def lane_values(vectors: list[UOp], data: dict[UOp, list[float]]) -> list[list[f
     return [done[v] for v in vectors]
 
 
-@pytest.mark.parametrize(("rows", "lanes"), [(2, 2), (4, 4), (8, 8), (4, 16), (16, 4), (2, 8)])
-def test_transposition_by_shuffles(rows: int, lanes: int) -> None:
-    vectors = [UOp.buffer(i, "float32", lanes, AddrSpace.REG) for i in range(rows)]
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+@pytest.mark.parametrize(
+    ("rows", "lanes"), [(2, 2), (4, 4), (8, 8), (4, 16), (16, 4), (2, 8), (8, 16), (16, 8), (4, 2)]
+)
+def test_transposition_by_shuffles(rows: int, lanes: int, dtype: str) -> None:
+    vectors = [UOp.buffer(i, dtype, lanes, AddrSpace.REG) for i in range(rows)]
     data = {v: [float(lanes * i + k) for k in range(lanes)] for i, v in enumerate(vectors)}
     got = lane_values(transpose(vectors), data)
     assert got == np.arange(rows * lanes).reshape(rows, lanes).T.tolist()
