@@ -11,12 +11,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aril.ops import OpGroup, Ops
-from aril.schedule.fuse import Fusion, concrete, nbytes
+from aril.schedule.fuse import Fusion, concrete, nbytes, numel
 from aril.uop import UOp
 
 BUNDLED_ELEMENTS = 1 << 16  # larger nests that others wait for run where their operands are still in cache
 KERNEL_WEIGHT = 1000.0  # operations in a kernel of several values
 NESTS_PER_KERNEL = 32  # independent loop nests that one launch may hold
+SHORT_ROW = 8  # elements: shorter ones are no lanes
+FEW_ENDS = 1  # elements that a contraction may touch alone besides its result, for each
 
 
 @dataclass(eq=False)
@@ -140,6 +142,8 @@ def merge(drafts: list[Draft], owner: dict[UOp, Draft], fusion: Fusion, rep: dic
                     continue
                 if producer.has_reduce and b.has_reduce and producer.reduce_key != b.reduce_key:
                     continue
+                if producer.has_contraction and _ends_cost(producer, b, fusion):
+                    continue
                 if not _one_loop(producer, b, where, fusion) or path(producer, b):
                     continue
                 join(producer, b, True)
@@ -242,6 +246,21 @@ def _read_in_place(n: UOp, b: Draft, fusion: Fusion) -> bool:
     """Whether every kernel of `b` that reads `n` reads element i of it in turn i only."""
     uses = fusion.uses.get(n, {})
     return all(w.signature == fusion.signature[m] and not w.turns for m in b.members for w in uses.get(m, ()))
+
+
+def _ends_cost(a: Draft, b: Draft, fusion: Fusion) -> bool:
+    """Whether what `b` touches costs more where contraction `a` ends than storing the sums for `b` to read.
+
+    Rows shorter than a vector (a kernel's, in the gradient of a convolution's weight) are no lanes of the sums, so
+    each element that stands beside them is loaded and stored alone.
+    """
+    rows = [concrete(d) for d in b.shape if concrete(d) > 1]
+    if not rows or rows[-1] >= SHORT_ROW:
+        return False
+    size = math.prod(rows)
+    others = [n for n in a.reads | b.reads if n not in a.members and numel(n) == size]
+    kept = [n for n in a.members if any(k not in b.members for k in fusion.uses.get(n, ()))]
+    return len(others) + len(b.stores[0]) + len(kept) - 1 > FEW_ENDS
 
 
 def _shares(a: Draft, b: Draft) -> bool:

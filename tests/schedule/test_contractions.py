@@ -6,6 +6,10 @@ import numpy as np
 import pytest
 
 from aril.autograd import gradient
+from aril.ops import Ops
+from aril.schedule import schedule
+from aril.schedule.normalize import normalize
+from aril.uop.shape import expand, reduce, reshape
 from tests.schedule.graphs import check, put
 
 
@@ -38,3 +42,20 @@ def test_a_sum_of_sums_is_one_sum() -> None:
     """Reducing one axis after the other takes one kernel."""
     x = put(np.random.default_rng(2).standard_normal((6, 7, 8)).astype(np.float32))
     assert check(x.sum(2).sum(0)) == 1
+
+
+@pytest.mark.parametrize(("width", "operands"), [(3, 4), (16, 6)])
+def test_short_rows_of_a_sum_end_alone(width: int, operands: int) -> None:
+    """The step of a 3x3 kernel is not taken where the sums of its momentum end: no lanes. Rows of 16 are lanes."""
+    rng = np.random.default_rng(4)
+    draw = lambda *shape: put(rng.standard_normal(shape).astype(np.float32))  # noqa: E731
+    spread = lambda x, shape: expand(reshape(x, shape), (48, 64, 8 * width))  # noqa: E731
+    a, b, w, m = draw(48, 64), draw(48, 8 * width), draw(64, 8, width), draw(64, 8, width)
+    grad = reshape(reduce(spread(a, (48, 64, 1)) * spread(b, (48, 1, 8 * width)), Ops.ADD, (0,)), w.shape)
+    momentum = m * 0.9 + grad
+    results = [momentum, w - momentum * 0.1]
+    normal = normalize(results, ("CPU", "CPU"))
+    plan = schedule(normal.graph, len(normal.buffers))
+    sums = [i for i in plan.items if i.kernel is not None and i.kernel.arg.name.startswith("c")]
+    assert [len(i.args) for i in sums] == [operands]
+    check(*results, tolerance=1e-4)
