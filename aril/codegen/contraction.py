@@ -308,7 +308,8 @@ def _split(plan: Plan, nest: Nest, loop: UOp, factor: int, why: str, variable: s
     no constant."""
     id, n = loop.arg.id, length(loop)
     if not is_constant(loop):
-        plan.do(Split(id, factor, variable), why)
+        full = loop.src[0].vmin >= factor and nest.repeatable and variable == "repeat"
+        plan.do(Split(id, factor, "overlap" if full else variable), why)
         return (*id, 0), (*id, 1)
     if n == factor:
         return None, id

@@ -84,8 +84,8 @@ class Split(Step):
 
     Where n is no multiple of `factor`: "peel" adds a nest of its own, loop `id+(2,)`, for the rest (any n, also a
     symbolic one); "overlap" lets the last tile begin earlier, at n - factor (outputs only; the kernel must not read
-    what it writes; n >= factor); "ragged" ends the last tile's loop earlier (any n; the inner loop then has no constant
-    length). For outputs of any n, in one nest whose inner loop has a constant length: "repeat" does the last turn again
+    what it writes; n surely >= factor); "ragged" ends the last tile's loop earlier (any n; the inner loop then has no
+    constant length). For outputs of any n, in one nest whose inner loop has a constant length: "repeat" does the last turn again
     in place of those past the end (copies: each has an address of its own; the kernel must not read what it writes);
     "masked" loads nothing and stores nothing there (lanes of a vector).
     """
@@ -106,7 +106,7 @@ class Split(Step):
             self.need(n is not None, f"loop {self.id} has no constant length; use tail='peel'")
             self.need(False, f"{n} turns do not divide by {f}; use tail='peel' or 'overlap'")
         if self.tail == "overlap":
-            return self._overlap(sink, loop, n)
+            return self._overlap(sink, loop)
         if self.tail == "ragged":
             return self._ragged(sink, loop)
         if self.tail in ("repeat", "masked"):
@@ -127,16 +127,14 @@ class Split(Step):
             not read & written, "the kernel reads a buffer it writes, so no element may be done twice; use tail='peel'"
         )
 
-    def _overlap(self, sink: UOp, loop: UOp, n: int | None) -> UOp:
-        f = self.factor
-        self.need(
-            n is not None and n >= f, f"overlapping tiles need a constant length of at least {f}, not {loop.src[0].arg}"
-        )
+    def _overlap(self, sink: UOp, loop: UOp) -> UOp:
+        end, f = loop.src[0], self.factor
+        self.need(end.vmin >= f, f"overlapping tiles need a length of at least {f}, not {end.arg or end.vmin}")
         self._need_repeatable(sink, loop)
-        assert n is not None
-        outer, inner = self._part(loop, 0, _int(-(-n // f))), self._part(loop, 1, _int(f))
-        first = mul(outer, f)
-        start = UOp(Ops.WHERE, (UOp(Ops.CMPLT, (first, _int(n - f))), first, _int(n - f)))
+        tiles = simplify(UOp(Ops.FLOORDIV, (add(end, f - 1), _int(f))))
+        outer, inner = self._part(loop, 0, tiles), self._part(loop, 1, _int(f))
+        first, last = mul(outer, f), simplify(add(end, -f))
+        start = UOp(Ops.WHERE, (UOp(Ops.CMPLT, (first, last)), first, last))
         return replace_loops(sink, {loop: (add(start, inner), (outer, inner))})
 
     def _ragged(self, sink: UOp, loop: UOp) -> UOp:

@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from aril.codegen.accumulate import fresh_id
 from aril.codegen.affine import Linear, add, linear, mul
 from aril.codegen.analysis import length
+from aril.codegen.steps import replace_loops
 from aril.dtype import dtypes
 from aril.ops import Ops
+from aril.schedule.hidden import seen_columns
 from aril.uop import AddrSpace, AxisType, RangeArg, UOp
 from aril.uop.symbolic import simplify
 
@@ -73,6 +75,9 @@ def share_chunks(sink: UOp) -> UOp | None:
         first = UOp(Ops.WHERE, (UOp(Ops.CMPLT, (first, _int(n - tile))), first, _int(n - tile)))
     shared = (*chunks, *(() if outer is None else (outer,)))
     buffers = {b: b.replace(arg=b.arg._replace(size=size * tile)) for b, size in rows.lengths.items()}
+    seen = seen_columns(rows.nests, rows.inside, rows.lead)
+    bounds = None if seen is None else seen.of_tile(row, first, here)
+    fewer: dict[UOp, tuple[UOp, tuple[UOp, ...]]] = {}
     nests = []
     for i, nest in enumerate(rows.nests):
         own = UOp.range(here, (start + len(chunks) + 1 + i,), AxisType.LOOP) if tile > 1 else None
@@ -84,6 +89,12 @@ def share_chunks(sink: UOp) -> UOp | None:
             r: r.replace(arg=RangeArg((start + len(chunks) + 1 + len(rows.nests) + r.arg.id[0],), r.arg.kind))
             for r in loops
         }
+        if seen is not None and bounds is not None:
+            low, seen_count = (_substitute(b, dict(zip(rows.lead[:-1], chunks, strict=True))) for b in bounds)
+            for r in loops:
+                if r in seen.loops:
+                    less = later[r].replace(src=(seen_count,))
+                    fewer[later[r]] = (add(low, less), (less,))
         done: dict[UOp, UOp] = {**places, **buffers, **later}
         for u in nest.toposort():
             if u in done:
@@ -98,7 +109,8 @@ def share_chunks(sink: UOp) -> UOp | None:
                 new = u.with_src(tuple([done[s] for s in u.src])) if u.src else u
                 done[u] = simplify(new) if new.dtype is dtypes.weakint and new is not u else new
         nests.append(done[nest])
-    return sink.with_src(tuple(nests))
+    out = sink.with_src(tuple(nests))
+    return replace_loops(out, fewer) if fewer else out
 
 
 def _substitute(u: UOp, done: dict[UOp, UOp]) -> UOp:
