@@ -85,9 +85,9 @@ class Split(Step):
     Where n is no multiple of `factor`: "peel" adds a nest of its own, loop `id+(2,)`, for the rest (any n, also a
     symbolic one); "overlap" lets the last tile begin earlier, at n - factor (outputs only; the kernel must not read
     what it writes; n surely >= factor); "ragged" ends the last tile's loop earlier (any n; the inner loop then has no
-    constant length). For outputs of any n, in one nest whose inner loop has a constant length: "repeat" does the last turn again
-    in place of those past the end (copies: each has an address of its own; the kernel must not read what it writes);
-    "masked" loads nothing and stores nothing there (lanes of a vector).
+    constant length). For outputs of any n, in one nest whose inner loop has a constant length: "repeat" does the last
+    turn again in place of those past the end (copies: each has an address of its own; the kernel must not read what it
+    writes); "masked" loads nothing and stores nothing there (lanes of a vector).
     """
 
     id: Id
