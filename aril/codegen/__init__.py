@@ -15,6 +15,7 @@ from aril.codegen.bypass import bypass_caches
 from aril.codegen.expand import expand
 from aril.codegen.heuristics import optimise
 from aril.codegen.launch import launch
+from aril.codegen.pairs import pair_lanes
 from aril.codegen.steps import Step, StepError
 from aril.config import DEBUG, SPEC
 from aril.ops import Ops
@@ -42,7 +43,7 @@ def passes() -> tuple[tuple[str, Pass], ...]:
         ("optimise", optimise),
         ("separate copies", lambda sink, renderer: separate(sink)),
         ("launch index", lambda sink, renderer: launch(sink)),
-        ("expand", lambda sink, renderer: expand(sink)),
+        ("expand", lambda sink, renderer: expand(sink, pair_lanes(renderer))),
         ("accumulate", lambda sink, renderer: accumulate(sink)),
         ("bypass caches", bypass_caches),
         ("decompose", decompose),

@@ -125,11 +125,11 @@ def _order_of_use(members: list[UOp]) -> list[int]:
     and forgotten.
     """
     products = [m.src[0] for m in members]
-    if not all(p.op is Ops.MUL for p in products):
+    if not all(p.op is products[0].op for p in products) or products[0].op not in (Ops.MUL, Ops.WMMA):
         return list(range(len(members)))
     first: list[dict[UOp, int]] = [{}, {}]
     for p in products:
-        for side, x in zip(first, p.src, strict=True):
+        for side, x in zip(first, p.src[:2], strict=True):
             side.setdefault(x, len(side))
     left, right = first
     more = max((left, right), key=lambda side: (len(side), sum(lanes_of(x) == 1 or x.op is Ops.STACK for x in side)))

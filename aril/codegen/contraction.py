@@ -12,6 +12,7 @@ from math import prod
 from aril.codegen.accumulate import fresh_id
 from aril.codegen.analysis import Access, Nest, is_constant, length, reduce_loops_of
 from aril.codegen.chunks import CHUNKS, chunk_output
+from aril.codegen.pairs import narrow_factors, pair_lanes, pair_loop, steps_of
 from aril.codegen.panels import Block, Stage
 from aril.codegen.plan import Plan
 from aril.codegen.prefetch import fetch_ahead
@@ -28,21 +29,32 @@ _LEAST_WORK = 2048  # multiply-adds below which a tile does not pay for its code
 def plan_contraction(plan: Plan, nest: Nest) -> bool:
     """Take the steps of a good register tile; False, with nothing done, where the nest is no contraction worth one."""
     nest = _deepest_last(plan, nest)
-    body = _body(nest)
-    if body is None:
+    found = _best(plan, nest)
+    before = plan.mark()
+    paired = _in_pairs(plan, nest)
+    if paired is not None:
+        better = _best(plan, paired)
+        if better is not None and (found is None or better[1].cost < 2 * found[1].cost):
+            nest, found = paired, better
+        else:
+            plan.undo(before)
+    if found is None:
         return False
-    reduction, loads = body
-    width = max(2, plan.renderer.vector_bytes // nest.itemsize)
-    tile = _choose(plan, nest, reduction, loads, width)
-    if tile is None:
-        return False
-    _apply(plan, nest, reduction, tile)
+    _apply(plan, nest, *found)
     return True
+
+
+def _best(plan: Plan, nest: Nest) -> tuple[UOp, Tile] | None:
+    """(the reduction, its tile)."""
+    body = _body(nest)
+    tile = None if body is None else _choose(plan, nest, *body)
+    return None if body is None or tile is None else (body[0], tile)
 
 
 def plan_tile(plan: Plan, nest: Nest, rank: int) -> bool:
     """As `plan_contraction`, with the tile at place `rank` of the estimate's order (0: the best), for searches."""
     nest = _deepest_last(plan, nest)
+    nest = _in_pairs(plan, nest) or nest
     body = _body(nest)
     if body is None:
         return False
@@ -55,10 +67,10 @@ def plan_tile(plan: Plan, nest: Nest, rank: int) -> bool:
 
 def _ranked(plan: Plan, nest: Nest, reduction: UOp, loads: list[Access]) -> list[Tile]:
     """Every tile with its cost, the cheapest first; one of those that differ only in what the estimate does not see."""
-    width = max(2, plan.renderer.vector_bytes // nest.itemsize)
     found = _operands(plan, nest, reduction, loads)
     if found is None:
         return []
+    width = max(2, plan.renderer.vector_bytes // nest.itemsize)
     scored = [score(plan, nest, reduction, *found, t) for t in _candidates(plan, nest, reduction, width)]
     return sorted([t for t in scored if t is not None], key=lambda t: t.cost)
 
@@ -97,6 +109,21 @@ def _deepest_last(plan: Plan, nest: Nest) -> Nest:
     return plan.nest(0)
 
 
+def _in_pairs(plan: Plan, nest: Nest) -> Nest | None:
+    """The nest with two neighbouring terms of its sum as one step, where the target has that; None, with nothing done,
+    where it has not or the terms do not pair."""
+    body = _body(nest) if pair_lanes(plan.renderer) else None
+    if body is None or narrow_factors(body[0]) is None or any(a.gated for a in body[1]):
+        return None
+    even = [r for r in reduce_loops_of(body[0]) if is_constant(r) and length(r) % 2 == 0]
+    if not even:
+        return None
+    loop = max(even, key=lambda r: (sum(a.stride(r) == 1 for a in body[1]), r.arg.id)).arg.id
+    plan.do(Split(loop, 2), "terms in pairs")
+    plan.do(Unroll((*loop, 1)), "terms in pairs")
+    return plan.nest(0)
+
+
 def _is_window(a: Access, wide: list[UOp], own: frozenset[UOp]) -> bool:
     """Whether elements of a load serve several outputs because an output loop moves as a loop of the reduction does
     (or against it, as in gradients)."""
@@ -104,12 +131,13 @@ def _is_window(a: Access, wide: list[UOp], own: frozenset[UOp]) -> bool:
     return any(length(r) > 1 and abs(a.stride(r) or 0) in steps for r in wide)
 
 
-def _choose(plan: Plan, nest: Nest, reduction: UOp, loads: list[Access], width: int) -> Tile | None:
+def _choose(plan: Plan, nest: Nest, reduction: UOp, loads: list[Access]) -> Tile | None:
     found = _operands(plan, nest, reduction, loads)
     if found is None:
         return None
     operands, ends = found
-    own = frozenset(reduce_loops_of(reduction))
+    own = frozenset(steps_of(reduction))
+    width = max(2, plan.renderer.vector_bytes // nest.itemsize)
     best: Tile | None = None
     for tile in sorted(_candidates(plan, nest, reduction, width), key=lambda t: -t.accumulators):
         if best is not None and least_cost(tile, own) >= best.cost:
@@ -127,7 +155,8 @@ def _operands(plan: Plan, nest: Nest, reduction: UOp, loads: list[Access]) -> tu
     if any(a.node not in order for a in loads):
         return None
     own = frozenset(reduce_loops_of(reduction))
-    operands = [Operand(order.index(a.node), a, a.storage not in written) for a in loads]
+    pair = pair_loop(reduction)
+    operands = [Operand(order.index(a.node), a, a.storage not in written, pair) for a in loads]
     return operands, [a for a in nest.accesses if not own & a.loops]
 
 
@@ -139,7 +168,7 @@ def reduction_loads(sink: UOp) -> list[UOp]:
 
 def _candidates(plan: Plan, nest: Nest, reduction: UOp, width: int) -> Iterator[Tile]:
     out = [r for r in nest.loops if length(r) > 1 and (is_constant(r) or _is_free(nest, r))]
-    own = [r for r in reduce_loops_of(reduction) if is_constant(r)]
+    own = [r for r in steps_of(reduction) if is_constant(r)]
     limit = plan.renderer.vector_registers - 2
     for lane in (*out, *own):
         n = length(lane)
@@ -189,7 +218,7 @@ def _factors(nest: Nest, loop: UOp, most: int) -> list[int]:
 
 
 def _apply(plan: Plan, nest: Nest, reduction: UOp, tile: Tile) -> None:
-    own = reduce_loops_of(reduction)
+    own, pair = steps_of(reduction), pair_loop(reduction)
     lane_id = tile.lane.arg.id
     why = f"register tile, {tile.cost:.3f} cycles an element"
     across = tile.lane in own
@@ -265,6 +294,7 @@ def _apply(plan: Plan, nest: Nest, reduction: UOp, tile: Tile) -> None:
     chunk_output(plan, now, total, None, 1, loops, exact=bool(tile.blocked), most=most)
     names = {i: i for i in inner}
     depth = {r: r.arg.id for r in own}
+    twice = () if pair is None else (pair.arg.id,)  # the terms of a pair lie together
     for r, inside in tile.blocked:
         if inside > 1:
             plan.do(Split(r.arg.id, inside), "as much as a panel holds")
@@ -275,13 +305,13 @@ def _apply(plan: Plan, nest: Nest, reduction: UOp, tile: Tile) -> None:
             names = _block(plan, r.arg.id, names)
     if tile.strip is not None and last is not None:
         row = tile.strip[1]
-        layout = [last, *[i for r, i in depth.items() if r in strip], copied[row]]
+        layout = [last, *[i for r, i in depth.items() if r in strip], copied[row], *twice]
         load = reduction_loads(plan.sink)[tile.strip[0]]
         plan.do(Stage(operands_of(plan.sink).index(load), tuple(layout)), "a strip of rows packed in the order of use")
     for number in tile.staged:
         load = reduction_loads(plan.sink)[number]
         layout = [i for r, i in depth.items() if r in reduction_loads_of(reduction)[number].ranges]
-        layout += [names[i] for i in inner]
+        layout += [*[names[i] for i in inner], *twice]
         plan.do(Stage(operands_of(plan.sink).index(load), tuple(layout)), "packed in the order of use")
     fetch_ahead(plan)
 

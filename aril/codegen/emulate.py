@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Set
 
 from aril.codegen.transcendental import LOG2E, Arithmetic, natural_exponent
 from aril.config import EMULATED_DTYPES
@@ -30,11 +30,20 @@ def emulated(renderer: Renderer) -> frozenset[DType]:
     Errors: TypeError for a name in EMULATED_DTYPES that is no dtype, ValueError for a type this cannot be done for.
     """
     small = {d for d in dtypes.floats if d.itemsize < 4}
-    asked = {to_dtype(name.strip()) for name in EMULATED_DTYPES.value.split(",") if name.strip()}
+    asked = _asked()
     if asked - small:
         names = ", ".join(sorted(d.name for d in asked - small))
         raise ValueError(f"EMULATED_DTYPES: {names} cannot be emulated, only floats of 8 and 16 bits can")
     return frozenset(asked | {d for d in small if d not in renderer.dtypes})
+
+
+def _asked() -> set[DType]:
+    return {to_dtype(name.strip()) for name in EMULATED_DTYPES.value.split(",") if name.strip()}
+
+
+def is_emulated_on_request(dtype: DType) -> bool:
+    """Whether EMULATED_DTYPES names the type."""
+    return dtype in _asked()
 
 
 def emulate(sink: UOp, renderer: Renderer) -> UOp:
@@ -47,13 +56,21 @@ def emulate(sink: UOp, renderer: Renderer) -> UOp:
     missing = {u.dtype for u in order} & emulated(renderer)
     if not missing:
         return sink
+    coded = {u.src[0].src[0].src[0].base for u in order if _reads_bits(u) and u.src[0].dtype in missing}
     done: dict[UOp, UOp] = {}
     for u in order:
-        done[u] = _replace(u, tuple([done[s] for s in u.src]), done, missing)
+        done[u] = _replace(u, tuple([done[s] for s in u.src]), done, missing, coded)
     return done[sink]
 
 
-def _replace(u: UOp, src: tuple[UOp, ...], done: dict[UOp, UOp], missing: set[DType]) -> UOp:
+def _reads_bits(u: UOp) -> bool:
+    """Whether `u` asks for the bits of elements that lie in memory."""
+    return u.op is Ops.BITCAST and u.src[0].op is Ops.LOAD
+
+
+def _replace(
+    u: UOp, src: tuple[UOp, ...], done: dict[UOp, UOp], missing: set[DType], coded: Set[UOp] = frozenset()
+) -> UOp:
     kind = u.dtype
     if u.op in OpGroup.COMPARISON:
         kind = next((s.dtype for s in u.src if s.dtype in missing), kind)
@@ -63,6 +80,9 @@ def _replace(u: UOp, src: tuple[UOp, ...], done: dict[UOp, UOp], missing: set[DT
             value = _as_value(u.src[1], src[1], kind)
             return UOp(Ops.STORE, (src[0], encode(value, kind), *src[2:]))
         return UOp(Ops.STORE, (src[0], _as_value(u.src[1], src[1], kind), *src[2:]))
+    if _reads_bits(u) and u.src[0].dtype in missing:
+        load = u.src[0]
+        return _load_code(load, tuple([done[s] for s in load.src]), load.dtype).bitcast(u.dtype)
     if u.op is Ops.BITCAST and u.src[0].dtype in missing:
         return encode(src[0], u.src[0].dtype).bitcast(u.dtype)
     if u.op is Ops.CAST and u.src[0].dtype in missing and kind not in missing:
@@ -70,8 +90,9 @@ def _replace(u: UOp, src: tuple[UOp, ...], done: dict[UOp, UOp], missing: set[DT
     if kind not in missing:
         return u.with_src(src) if src else u
     if u.op in OpGroup.STORAGE:
-        # memory of the kernel's own holds float32: a panel is read many times for once that it is filled
-        dtype = _UNSIGNED[kind.itemsize] if u.arg.addrspace is AddrSpace.GLOBAL else _F32
+        # memory of the kernel's own holds float32 (a panel is read many times for once that it is filled), but bits
+        # where bits are read
+        dtype = _UNSIGNED[kind.itemsize] if u.arg.addrspace is AddrSpace.GLOBAL or u in coded else _F32
         return UOp(u.op, (), u.arg._replace(dtype=dtype), dtype)
     if u.op is Ops.CONST:
         return UOp.const(_F32, u.arg)
@@ -109,14 +130,19 @@ def _load(u: UOp, src: tuple[UOp, ...], kind: DType) -> UOp:
     if src[0].dtype is _F32:
         alternative = tuple([_as_value(s, n, kind) for s, n in zip(u.src[1:2], src[1:2], strict=True)])
         return UOp(Ops.LOAD, (src[0], *alternative, *src[2:]), u.arg)
-    alternative = ()
+    return decode(_load_code(u, src, kind), kind)
+
+
+def _load_code(u: UOp, src: tuple[UOp, ...], kind: DType) -> UOp:
+    """LOAD `u` from memory that holds bits, as bits."""
+    alternative: tuple[UOp, ...] = ()
     if len(src) > 1:
         if u.src[1].op is Ops.CONST:
             code = _code(wrap(u.src[1].arg, kind), kind)
             alternative = (UOp.const(_UNSIGNED[kind.itemsize], code),)
         else:
             alternative = (encode(_as_value(u.src[1], src[1], kind), kind),)
-    return decode(UOp(Ops.LOAD, (src[0], *alternative, *src[2:]), u.arg), kind)
+    return UOp(Ops.LOAD, (src[0], *alternative, *src[2:]), u.arg)
 
 
 # ----------------------------------------------------------------------------------------------------------- formats

@@ -13,6 +13,7 @@ from math import prod
 from aril.codegen.affine import Linear, build_sum, divides, linear, split_gate
 from aril.codegen.coalesce import Lanes, can_transpose, deinterleave, interleave, lanes_of, shuffle, tile_of, transpose
 from aril.codegen.combines import Combine, combine_of, results, taken
+from aril.codegen.pairs import narrow_factors, pair_products
 from aril.dtype import dtypes
 from aril.ops import OpGroup, Ops
 from aril.uop.args import AxisType
@@ -25,8 +26,9 @@ Key = tuple[int, ...]
 Tile = tuple[UOp, int, int, Lanes, Key]  # copied loop, first turn and number of turns, address at the first, its key
 
 
-def expand(sink: UOp) -> UOp:
-    """The kernel without UPCAST, UNROLL and VECTOR loops.
+def expand(sink: UOp, pair_lanes: tuple[int, ...] = ()) -> UOp:
+    """The kernel without UPCAST, UNROLL and VECTOR loops. Sums of products of bfloat16 take two neighbouring terms at a
+    time in vectors of `pair_lanes` (`pairs`).
 
         before: STORE(INDEX(p, r*8 + v), x(v))      (v a VECTOR loop of 8)
         after:  STORE(SHRINK(p, r*8; 8), x(<0..7>))
@@ -35,7 +37,7 @@ def expand(sink: UOp) -> UOp:
     a copied loop makes them contiguous the tile is transposed in registers (`coalesce`). Errors: ValueError for a
     value that lies in two VECTOR loops, or for a loop to be expanded whose length is not a number.
     """
-    return _Expander(sink).run()
+    return _Expander(sink, pair_lanes).run()
 
 
 def is_loop(u: UOp, *kinds: AxisType) -> bool:
@@ -68,8 +70,9 @@ def combine_lanes(op: Ops, vector: UOp) -> UOp:
 class _Expander:
     """Values of every node for every turn of the copied loops it lies in: `values[node][turns]`."""
 
-    def __init__(self, sink: UOp) -> None:
+    def __init__(self, sink: UOp, pair_lanes: tuple[int, ...]) -> None:
         self.sink = sink
+        self.pair_lanes = pair_lanes
         self.values: dict[UOp, dict[Key, UOp]] = {}
         self.gates: dict[tuple[UOp, Key], UOp | None] = {}
         self.lanes: dict[tuple[UOp, Key], Lanes] = {}  # addresses that differ by numbers from lane to lane
@@ -425,7 +428,14 @@ class _Expander:
         parts: list[UOp] = []
         for outer in self._turns(u, frozenset({AxisType.UPCAST}), turn):
             values: list[UOp] = []
-            for inner in self._turns(u, frozenset({AxisType.UNROLL}), outer):
+            turns = list(self._turns(u, frozenset({AxisType.UNROLL}), outer))
+            while turns:
+                pair = self._pair(u, *turns[:2]) if len(turns) > 1 and self.pair_lanes else None
+                if pair is not None:
+                    values.append(pair)
+                    turns = turns[2:]
+                    continue
+                inner = turns.pop(0)
                 values.extend([broadcast(self._at(x, inner), lanes) for x in u.src if x.op is not Ops.RANGE])
             widest = max(lanes_of(x) for x in values)
             values = [broadcast(x, widest) for x in values]
@@ -441,6 +451,32 @@ class _Expander:
                 combine(op, *parts[i : i + 2]) if i + 1 < len(parts) else parts[i] for i in range(0, len(parts), 2)
             ]
         return combine_lanes(op, parts[0]) if lanes > 1 else parts[0]
+
+    def _pair(self, u: UOp, first: dict[UOp, int], second: dict[UOp, int]) -> UOp | None:
+        """The sum of the terms of two turns whose factors lie next to each other in memory, as one instruction."""
+        loads = narrow_factors(u)
+        words = [self._word(x, first, second) for x in loads or ()]
+        found = [w for w in words if w is not None]
+        if len(found) < 2 or max(map(lanes_of, found)) not in self.pair_lanes:
+            return None
+        return pair_products(*found)
+
+    def _word(self, load: UOp, first: dict[UOp, int], second: dict[UOp, int]) -> UOp | None:
+        """What LOAD `load` reads at two turns, in one uint32; None where that is not one element and the next."""
+        index = load.src[0]
+        if index not in self.linears or len(load.src) > 1 or split_gate(index.src[1])[1] is not None:
+            return None
+        lane = next((r for r in index.ranges if r.arg.kind is AxisType.VECTOR), None)
+        here, there = (self._offsets(index.src[1], lane, turn) for turn in (first, second))
+        if here is None or there is None or here[0] != there[0]:
+            return None
+        lanes = Lanes(self._at(index.src[0], first), *here)
+        if any(b != a + 1 for a, b in zip(here[1], there[1], strict=True)) or lanes.step not in (0, 1, 2):
+            return None
+        n = len(lanes.offsets)
+        if lanes.step == 0 or n == 1:
+            return lanes.contiguous(0, 2).load(hint=load.arg).bitcast(dtypes.uint32).index(0)
+        return lanes.contiguous(0, 2 * n).load(hint=load.arg).bitcast(dtypes.uint32) if lanes.step == 2 else None
 
     def _reduce_tuple(self, u: UOp, turn: dict[UOp, int]) -> UOp:
         """The TUPLE of results of a reduction with several accumulators."""

@@ -35,6 +35,15 @@ class Plan:
         self.steps.append(step)
         self.reasons.append(why)
 
+    def mark(self) -> tuple[UOp, int, dict[Id, Id]]:
+        """Where the plan stands, for `undo`."""
+        return self.sink, len(self.steps), dict(self.renames)
+
+    def undo(self, mark: tuple[UOp, int, dict[Id, Id]]) -> None:
+        """Take back the steps since `mark`."""
+        self.sink, count, self.renames = mark
+        del self.steps[count:], self.reasons[count:]
+
     def rename(self, old: Id, new: Id) -> None:
         """The loop known as `old` is now `new`."""
         self.renames[old] = new

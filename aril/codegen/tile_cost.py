@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import prod
 
-from aril.codegen.analysis import Access, Nest, is_constant, length, reduce_loops_of
+from aril.codegen.analysis import Access, Nest, is_constant, length
+from aril.codegen.pairs import steps_of
 from aril.codegen.plan import Plan
 from aril.uop.node import UOp
 
@@ -17,6 +18,8 @@ _WAYS, _WAY = 8, 4096  # a first-level cache holds this many lines at one distan
 _LINE, _LINES = 64, 512  # bytes of a cache line, lines of a first-level cache
 STRIPS = 8  # strips of rows there should be, for threads to share
 _STORE = 4.0  # cycles for a line that a tile stores in part
+_WIDEN = 3.0  # cycles to widen a number and broadcast it, for those that a broadcasting load does not widen
+_GATHER = 2.0  # cycles to bring two numbers together
 _FETCH = 24.0  # cycles for a line whose neighbours in time lie in other pages
 
 
@@ -44,11 +47,33 @@ class Tile:
 
 @dataclass(frozen=True, eq=False)
 class Operand:
-    """A load of the body: its number among the kernel's operands, strides, and whether it may be staged."""
+    """A load of the body: its number among the kernel's operands, strides, and whether it may be staged. `pair`: the
+    loop of two terms that are one step."""
 
     number: int
     access: Access
     stageable: bool
+    pair: UOp | None = None
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes that a step takes of it."""
+        return self.access.itemsize * self.unit
+
+    @property
+    def unit(self) -> int:
+        """Elements of a step."""
+        return 1 if self.pair is None else 2
+
+    @property
+    def is_loose(self) -> bool:
+        """Whether the terms of a pair do not lie together, so that only a panel brings them together."""
+        return self.pair is not None and self.access.stride(self.pair) != 1
+
+    @property
+    def is_widened(self) -> bool:
+        """Whether elements are computed with in a wider type, one by one."""
+        return self.pair is None and self.access.node.dtype.kind == "f" and self.access.itemsize < 4
 
     def uses(self, loop: UOp) -> bool:
         return loop in self.access.loops
@@ -78,7 +103,7 @@ def score(
     plan: Plan, nest: Nest, reduction: UOp, operands: list[Operand], ends: list[Access], tile: Tile
 ) -> Tile | None:
     """The tile with its cost and what it stages, in cycles a step of the reduction and then for each element."""
-    lane, own = tile.lane, reduce_loops_of(reduction)
+    lane, own = tile.lane, steps_of(reduction)
     rows = prod([f for _, f in tile.rows])
     accumulators = tile.vectors * rows
     across = lane in own
@@ -92,23 +117,27 @@ def score(
         traffic += _traffic(plan, x, own, tile)
         if not x.uses(lane):
             loads += count * _broadcast_cost(x, tile)
-            if _is_scattered(x, own):
+            if _is_scattered(x, own) or x.is_loose:
                 tiles = _strip_tiles(plan, nest, x, own, tile)
                 if tiles is not None and strip is None:
                     uses = prod([length(r) for r in nest.loops if not x.uses(r)]) / (tile.lanes * tile.vectors)
                     strip = (x.number, *tiles)
-                    staging += _FETCH / max(1.0, uses)
+                    staging += (_FETCH if _is_scattered(x, own) else _GATHER * count) / max(1.0, uses)
                     traffic -= _traffic(plan, x, own, tile)
+                elif x.is_loose:
+                    return None
                 else:
                     staging += _FETCH
             continue
         count *= tile.vectors
-        contiguous = x.access.stride(lane) == 1
+        contiguous = x.access.stride(lane) == x.unit and not x.is_loose
+        if across and x.pair is not None and not contiguous:
+            return None
         if across:
             loads += count * (1.3 if contiguous else tile.lanes * 1.5)
             continue
         far = contiguous and _is_far(x, own, tile)
-        direct = count * ((1.6 if far else 1.3) if contiguous else tile.lanes * 1.5)
+        direct = count * ((1.6 if far else 1.3) + x.is_widened if contiguous else tile.lanes * 1.5)
         if contiguous and _is_scattered(x, own):
             direct += 2 * _FETCH * tile.vectors
         panel = None if contiguous and not far else _panel(plan, x, own, tile)
@@ -128,6 +157,8 @@ def score(
                 blocked = panel or blocked
                 loads += count
                 continue
+        if x.pair is not None and not contiguous:
+            return None
         loads += direct
     cycles = max(accumulators / 2, loads / 2, (accumulators + loads + 2) / 4, 4.8, traffic) + staging
     end = 15.0 + accumulators + sum(_end_cost(a, tile, accumulators, across) for a in ends)
@@ -152,9 +183,9 @@ def _traffic(plan: Plan, x: Operand, own: tuple[UOp, ...], tile: Tile) -> float:
     if x.uses(tile.lane):
         fresh *= tile.lanes * tile.vectors
     total = fresh * prod([length(r) for r in own if x.uses(r) and r is not tile.lane])
-    if min(total, x.access.storage.arg.size or total) * x.access.itemsize <= plan.renderer.l2 // 2:
+    if min(total, (x.access.storage.arg.size or total) / x.unit) * x.itemsize <= plan.renderer.l2 // 2:
         return 0.0
-    return fresh * x.access.itemsize / _BYTES_A_CYCLE
+    return fresh * x.itemsize / _BYTES_A_CYCLE
 
 
 def chunks_each(plan: Plan) -> int:
@@ -163,6 +194,8 @@ def chunks_each(plan: Plan) -> int:
 
 
 def _broadcast_cost(x: Operand, tile: Tile) -> float:
+    if x.is_widened:
+        return 1.0 + _WIDEN
     for r, f in tile.rows:
         stride = x.access.stride(r)
         if x.uses(r) and f > _WAYS and stride and stride * x.access.itemsize % _WAY == 0:
@@ -188,7 +221,7 @@ def _strip_tiles(plan: Plan, nest: Nest, x: Operand, own: tuple[UOp, ...], tile:
         return None
     row, f = rows[0]
     tiles = -(-length(row) // f)
-    room = plan.renderer.l2 // 4 // (x.access.itemsize * f * prod([length(r) for r in inside]))
+    room = plan.renderer.l2 // 4 // (x.itemsize * f * prod([length(r) for r in inside]))
     if room < 1 or tiles < 2:
         return None
     least = STRIPS // max(1, prod([length(r) for r in nest.loops if x.uses(r) and r is not row]))
@@ -222,7 +255,7 @@ def _panel(plan: Plan, x: Operand, own: tuple[UOp, ...], tile: Tile) -> tuple[tu
     inside = sorted([r for r in own if x.uses(r)], key=lambda r: r.arg.id)
     if not x.stageable or any(x.uses(r) for r, _ in tile.rows) or any(r.src[0].ranges for r in inside):
         return None
-    room = plan.renderer.l2 // 4 // (x.access.itemsize * tile.lanes * tile.vectors)
+    room = plan.renderer.l2 // 4 // (x.itemsize * tile.lanes * tile.vectors)
     outside: list[tuple[UOp, int]] = []
     while prod([length(r) for r in inside]) > room:
         loop = inside.pop(0)
@@ -245,4 +278,4 @@ def _is_far(x: Operand, own: tuple[UOp, ...], tile: Tile) -> bool:
     """Whether steps of the reduction lie so far apart that a packed panel reads better."""
     strides = [abs(x.access.stride(r) or 0) * x.access.itemsize for r in own if x.uses(r)]
     deep = prod([length(r) for r in own if x.uses(r)])
-    return bool(strides) and min(strides) >= 512 and deep * tile.lanes * tile.vectors * x.access.itemsize > 16 << 10
+    return bool(strides) and min(strides) >= 512 and deep * tile.lanes * tile.vectors * x.itemsize > 16 << 10

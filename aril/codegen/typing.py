@@ -248,10 +248,16 @@ def _accumulation(store: UOp, uses: dict[UOp, int]) -> UOp | None:
         else:
             terms.append(u)
     start = next((t for t in terms if t.op is Ops.LOAD and _memory(t) is memory), None)
-    if start is None or not any(t.op is Ops.MUL for t in terms):
+    if start is None or not any(t.op in _FUSED for t in terms):
         return None
     total = start
     terms.remove(start)
-    for t in sorted(terms, key=lambda t: t.op is Ops.MUL):  # plain terms first, each kind in its order
-        total = UOp(Ops.MULACC, (*t.src, total)) if t.op is Ops.MUL else UOp(Ops.ADD, (total, t))
+    for t in sorted(terms, key=lambda t: t.op in _FUSED):  # plain terms first, each kind in its order
+        if t.op is Ops.WMMA and t.src[2].op is Ops.CONST and t.src[2].arg == 0:
+            total = t.with_src((*t.src[:2], total))
+        else:
+            total = UOp(Ops.MULACC, (*t.src, total)) if t.op is Ops.MUL else UOp(Ops.ADD, (total, t))
     return total
+
+
+_FUSED = frozenset({Ops.MUL, Ops.WMMA})

@@ -24,7 +24,8 @@ class Renderer:
 
     `chunks_are_lanes`: the launch index is the only axis that runs side by side, in one go (an interpreter's arrays).
     `name` is the renderer's ("LLVM"), `device` the device whose kernels it makes, `language` what CUSTOM nodes must be
-    written in. `ops` are the arithmetic operations it has, `dtypes` the types it computes with.
+    written in. `pair_lanes`: lengths of float32 vectors to which one instruction adds products of pairs of bfloat16.
+    `ops` are the arithmetic operations it has, `dtypes` the types it computes with.
     """
 
     name: str = "NONE"
@@ -40,6 +41,7 @@ class Renderer:
     cores: int = 1
     has_local: bool = False
     has_fma: bool = True
+    pair_lanes: tuple[int, ...] = ()
     chunks_are_lanes: bool = False
     ops: frozenset[Ops] = OpGroup.ALU
     dtypes: frozenset[DType] = frozenset(dtypes.all)

@@ -46,6 +46,7 @@ class Target(Protocol):
     cores: int
     has_fma: bool
     has_f16_conversion: bool
+    has_bf16_pairs: bool
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,10 @@ def llvm_renderer(target: Target, **changes: Any) -> LLVMRenderer:
         "l1": target.l1, "l2": target.l2, "l3": target.l3, "cores": target.cores, "has_fma": target.has_fma,
         "dtypes": types,
     }  # fmt: skip
-    return LLVMRenderer(**{**fields, **changes})
+    fields.update(changes)
+    if target.has_bf16_pairs:
+        fields.setdefault("pair_lanes", tuple([n for n in (4, 8, 16) if n * 4 <= fields["vector_bytes"]]))
+    return LLVMRenderer(**fields)
 
 
 class _Kernel(MemoryWriter):
@@ -209,6 +213,18 @@ class _Kernel(MemoryWriter):
         self.values[u] = self.value(
             f"shufflevector {t} {self.operand(target, 0)}, {t} poison, {mask_of(range(start, start + n))}"
         )
+
+    def do_wmma(self, u: UOp) -> None:
+        """WMMA(x, y, sum) of pairs of bfloat16: the odd elements' product is added first, then the even ones'."""
+        lanes = lanes_of(u)
+        if lanes not in self.renderer.pair_lanes or u.arg != (dtypes.bfloat16, 2):
+            raise RenderError(f"kernel {self.name}: no instruction for WMMA {u.arg} on {lanes} lanes")
+        t, pairs = vectorized("float", lanes), vectorized("bfloat", 2 * lanes)
+        x, y = [
+            self.value(f"bitcast {vectorized('i32', lanes)} {self.operand(s, lanes)} to {pairs}") for s in u.src[:2]
+        ]
+        name = f"@llvm.x86.avx512bf16.dpbf16ps.{32 * lanes}"
+        self.values[u] = self.call_named(name, t, [(t, self.operand(u.src[2], lanes)), (pairs, x), (pairs, y)])
 
     # --- control ---
 

@@ -235,6 +235,16 @@ class Interpreter:
 
         return step
 
+    def _pairs(self, u: UOp) -> _Step:
+        if u.arg != (dtypes.bfloat16, 2):
+            raise KernelError(f"{self.name}: WMMA of {u.arg!r} is not on PYTHON")
+        k, x, y, total = self._slot[u], *[self._slot[s] for s in u.src]
+
+        def step(s: _State) -> None:
+            s.v[k] = alu.pair_products(s.v[x], s.v[y], s.v[total])
+
+        return step
+
     def _const(self, u: UOp) -> _Step:
         k, value = self._slot[u], alu.constant(u.arg, u.dtype)
 
@@ -440,6 +450,7 @@ _NODES: dict[Ops, Callable[[Interpreter, UOp], _Step]] = {
     Ops.SPECIAL: Interpreter._special, Ops.CAST: Interpreter._cast, Ops.BITCAST: Interpreter._bitcast,
     Ops.STACK: Interpreter._stack, Ops.INDEX: Interpreter._index, Ops.SHRINK: Interpreter._shrink,
     Ops.LOAD: Interpreter._load, Ops.STORE: Interpreter._store, Ops.ATOMIC: Interpreter._atomic,
+    Ops.WMMA: Interpreter._pairs,
 }  # fmt: skip
 
 

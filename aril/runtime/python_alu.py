@@ -268,6 +268,14 @@ def fused(a: Array, b: Array, c: Array) -> Array:
     return np.where(np.isfinite(total) & (lost != 0) & even, np.nextafter(total, toward), total)
 
 
+def pair_products(x: Array, y: Array, total: Array) -> Array:
+    """float32 `total` plus the products of the two bfloat16 in each uint32 of x and y, the high ones first."""
+    high = [(bits & np.uint32(0xFFFF0000)).view(np.float32) for bits in (x, y)]
+    low = [(bits << np.uint32(16)).view(np.float32) for bits in (x, y)]
+    total = fused(high[0], high[1], total).astype(np.float32)
+    return fused(low[0], low[1], total).astype(np.float32)
+
+
 @cache
 def _libm_fma() -> Any:
     fma = ctypes.CDLL(ctypes.util.find_library("m") or None).fma

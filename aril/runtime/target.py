@@ -69,6 +69,11 @@ class HostTarget:
         return not _BF16.isdisjoint(self.flags)
 
     @property
+    def has_bf16_pairs(self) -> bool:
+        """Whether it adds the products of pairs of bfloat16 to float32 in one instruction."""
+        return {"avx512_bf16", "avx512vl"} <= self.flags
+
+    @property
     def is_host(self) -> bool:
         return not self.cpu and not self.features
 

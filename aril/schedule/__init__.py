@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from aril.config import NAN_CHECK
+from aril.config import EMULATED_DTYPES, NAN_CHECK
 from aril.schedule import collective, kernels, shard
 from aril.schedule.contractions import give_pads_to_operands, merge_sums
 from aril.schedule.kernels import Item, Schedule, Temp
@@ -58,7 +58,7 @@ CACHE_LIMIT = 4096
 
 def schedule(graph: UOp, params: int) -> Schedule:
     """The schedule of a normalised graph, from the cache where its structure has been seen."""
-    key = (graph, *collective.settings())
+    key = (graph, *collective.settings(), EMULATED_DTYPES.value)
     found = None if NAN_CHECK.value else _CACHE.get(key)  # the lines of this graph, not of one like it
     if found is None:
         sink, plan = shard.distribute(split_bitcasts(inline(graph)))

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 
 from aril.dtype import strong
 from aril.ops import OpGroup, Ops
+from aril.schedule.narrow import narrow_factors
 from aril.schedule.prepare import is_flat_view, is_view
 from aril.uop import UOp, sint
 from aril.uop.shape import movement_arg
@@ -181,9 +182,10 @@ def choose_stored(sink: UOp) -> Fusion:
     order = sink.toposort()
     forced = must_store(sink, order)
     stops = forced
+    narrow = narrow_factors(order)
     fusion = Fusion()
     for _ in range(2):
-        fusion = _decide(order, forced, stops)
+        fusion = _decide(order, forced, stops, narrow)
         stops = fusion.stored
     return fusion
 
@@ -254,7 +256,7 @@ def region_cost(
     return ops, leaves, reduction
 
 
-def _decide(order: dict[UOp, None], forced: dict[UOp, None], stops: dict[UOp, None]) -> Fusion:
+def _decide(order: dict[UOp, None], forced: dict[UOp, None], stops: dict[UOp, None], narrow: set[UOp]) -> Fusion:
     out = Fusion()
     uses = out.uses
     for u in reversed(order):
@@ -262,7 +264,7 @@ def _decide(order: dict[UOp, None], forced: dict[UOp, None], stops: dict[UOp, No
             continue
         if u.op is Ops.AFTER:  # a read of memory; the effects behind it are kernels of their own
             continue
-        if u in forced or _should_store(u, out, stops):
+        if u in forced or u not in narrow and _should_store(u, out, stops):
             out.stored[u] = None
             value = u.src[1] if u.op is Ops.STORE else u
             shape = u.src[0].shape if u.op is Ops.STORE else u.shape

@@ -131,7 +131,7 @@ def scatter(x: UOp, values: UOp, positions: UOp, op: Ops) -> UOp:
 def derive_shape(u: UOp) -> Shape:
     """The shape of a node whose sources' shapes are known. Errors: ValueError for sources that do not fit."""
     op = u.op
-    if op in OpGroup.ELEMENTWISE:
+    if op in OpGroup.ELEMENTWISE or op is Ops.WMMA:
         out: Shape = ()
         for s in u.src:
             shape = s.shape

@@ -98,6 +98,12 @@ _EVERYWHERE = [
         OpGroup.STORAGE, "has a ParamArg of its own type (a weak one only for variables), and no sources", _storage_arg
     ),
     _rule((Ops.CAST, Ops.BITCAST), "turns into a type", lambda u: u.dtype is not dtypes.void and u.arg is None),
+    _rule(
+        Ops.WMMA,
+        "adds products of packed pairs (uint32) to float32, its arg (element, how many)",
+        lambda u: u.arg == (dtypes.bfloat16, 2) and [s.dtype.name for s in u.src] == ["uint32", "uint32", "float32"],
+    ),
+    _rule(Ops.WMMA, "takes vectors of one length (and scalars)", lambda u: _shapes_fit(u)),
     _rule(Ops.BITCAST, "reads the bits of a concrete type", lambda u: not u.dtype.weak and not u.src[0].dtype.weak),
     _rule(
         Ops.RANGE,

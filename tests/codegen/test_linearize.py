@@ -179,8 +179,8 @@ def test_rows_that_follow_their_vectors_do_not_spill(target: HostTarget, rows: i
     assert "rsp" not in body and "rbp" not in body, "spilled to the stack"
 
 
-def innermost(asm: str) -> str:
-    """The loop with most multiply-adds: from the label a backward jump goes to, up to the jump."""
+def innermost(asm: str, work: str = "vfmadd") -> str:
+    """The loop with most multiply-adds (`work`): from the label a backward jump goes to, up to the jump."""
     lines = asm.splitlines()
     labels = {line[:-1]: i for i, line in enumerate(lines) if line.endswith(":")}
     loops = []
@@ -188,7 +188,7 @@ def innermost(asm: str) -> str:
         jump = re.match(r"\tj\w+\t(\S+)$", line)
         if jump and labels.get(jump[1], i) < i:
             loops.append("\n".join(lines[labels[jump[1]] : i]))
-    return max(sorted(loops, key=len), key=lambda body: body.count("vfmadd") / (1 + body.count("\n")))
+    return max(sorted(loops, key=len), key=lambda body: body.count(work) / (1 + body.count("\n")))
 
 
 def test_nests_run_in_order_even_over_one_range() -> None:
