@@ -157,6 +157,18 @@ class Nest:
         ]
         return max(sizes, default=4)
 
+    def itemsize_in(self, loop: UOp | None) -> int:
+        """Bytes of the widest value that changes with `loop` or is reduced over it: what lanes of that loop hold."""
+        sizes = [a.itemsize for a in self.accesses if loop in a.loops]
+        sizes += [
+            u.dtype.itemsize
+            for u in self.nodes
+            if u.op in OpGroup.ELEMENTWISE | {Ops.REDUCE}
+            and not u.dtype.weak
+            and (loop in u.ranges or loop in u.src[1:])
+        ]
+        return max(sizes, default=self.itemsize)
+
     @cached_property
     def repeatable(self) -> bool:
         """Whether doing an element twice changes nothing: what is written is not read, nothing is added to memory."""

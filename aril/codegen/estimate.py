@@ -111,7 +111,8 @@ def _footprint(memory: UOp, addresses: list[UOp]) -> sint:
         form = linear(index, {})
         spans = sorted((abs(scale), atom.bounds[1] - atom.bounds[0] + 1) for atom, scale in form.terms.items())
         first = form.const + sum(min(scale * v for v in atom.bounds) for atom, scale in form.terms.items())
-        key = (first, lanes, tuple(spans))
+        count = lanes * min(math.prod([n for _, n in spans]), math.prod([r.vmax + 1 for r in index.ranges]))
+        key = (first, lanes, tuple(spans), count)
         if key in seen:  # other loops over the same elements
             continue
         seen.add(key)
@@ -120,7 +121,6 @@ def _footprint(memory: UOp, addresses: list[UOp]) -> sint:
         step = math.gcd(
             step, *[scale for scale, _ in spans], *([first - low] if len(seen) > 1 else []), lanes > 1 and 1 or 0
         )
-        count = lanes * min(math.prod([n for _, n in spans]), math.prod([r.vmax + 1 for r in index.ranges]))
         total += count
         most = max(most, count)
         exact.append(_times(lanes, index.ranges))

@@ -44,6 +44,10 @@ from aril.uop.node import UOp
 _CONTIGUOUS, _ALONE, _OPERATION = 0.15, 1.0, 0.05
 
 
+# functions that become polynomials: more constants than a few copies leave registers for
+_HEAVY = (Ops.EXP2, Ops.LOG2, Ops.SIN, Ops.POW, Ops.THREEFRY)
+
+
 def optimise(sink: UOp, renderer: Renderer) -> UOp:
     """The kernel after the steps it asks for (`opts_to_apply`), or after those chosen for the target.
 
@@ -184,18 +188,25 @@ def cover_of(access: Access, lane: UOp) -> list[UOp]:
 def _plan_generic(plan: Plan, index: int, shared: bool) -> None:
     split_residues(plan, index)
     nest = plan.nest(index)
-    width = max(2, plan.renderer.vector_bytes // nest.itemsize)
-    lane, inner = _choose_lanes(nest, width)
+    widths = {r: width_of(plan, nest, r) for r in (*nest.loops, *[r for group in nest.groups for r in group])}
+    lane, inner = _choose_lanes(nest, widths)
     if shared:
         _chunk(plan, nest, lane)
     nest = plan.nest(index)
     if lane is not None:
+        width = widths[lane]
         lane = plan.find(nest.loops, lane.arg.id)
         _fill_blocks(plan, nest, lane)
         _vectorise_output(plan, index, plan.find(plan.nest(index).loops, lane.arg.id), width)
     _unroll_short(plan, nest, [r.arg.id for r in inner])
     for loop in inner:
-        vectorise_reduction(plan, loop.arg.id, width)
+        heavy = any(u.op in _HEAVY for u in nest.nodes if loop in u.ranges)
+        vectorise_reduction(plan, loop.arg.id, widths[loop], copies=1 if heavy else 4)
+
+
+def width_of(plan: Plan, nest: Nest, loop: UOp | None) -> int:
+    """Lanes of a vector of the widest values that move with `loop`."""
+    return max(2, plan.renderer.vector_bytes // nest.itemsize_in(loop))
 
 
 def _fill_blocks(plan: Plan, nest: Nest, lane: UOp) -> None:
@@ -217,7 +228,7 @@ def _unroll_short(plan: Plan, nest: Nest, lanes: list[Id]) -> None:
                     plan.do(Unroll(r.arg.id), "short loop")
 
 
-def _choose_lanes(nest: Nest, width: int) -> tuple[UOp | None, list[UOp]]:
+def _choose_lanes(nest: Nest, widths: dict[UOp, int]) -> tuple[UOp | None, list[UOp]]:
     """(output loop to become lanes, loops of reductions to become lanes) of the least cost."""
     best: tuple[float, UOp | None, list[UOp]] | None = None
     for lane in (*sorted(nest.loops, key=lambda r: r.arg.id, reverse=True), None):
@@ -229,12 +240,12 @@ def _choose_lanes(nest: Nest, width: int) -> tuple[UOp | None, list[UOp]]:
             members = [u for u in nest.reduces if group == reduce_loops_of(u)]
             if lane is not None and any(lane in u.ranges for u in members):
                 continue
-            choice = _choose_reduction_lane(nest, group, members, width)
+            choice = _choose_reduction_lane(nest, group, members, widths)
             if choice is not None:
                 inner.append(choice)
         for a in nest.accesses:
             mine = next((r for r in (*inner, *((lane,) if lane is not None else ())) if r in a.loops), None)
-            cost += access_cost(a, mine, width, nest.turns)
+            cost += access_cost(a, mine, widths[mine] if mine is not None else 1, nest.turns)
         for u in nest.nodes:
             if u.op in OpGroup.ELEMENTWISE and not u.dtype.weak:
                 mine = next((r for r in (*inner, *((lane,) if lane is not None else ())) if r in u.ranges), None)
@@ -245,8 +256,11 @@ def _choose_lanes(nest: Nest, width: int) -> tuple[UOp | None, list[UOp]]:
     return best[1], best[2]
 
 
-def _choose_reduction_lane(nest: Nest, group: tuple[UOp, ...], members: list[UOp], width: int) -> UOp | None:
+def _choose_reduction_lane(
+    nest: Nest, group: tuple[UOp, ...], members: list[UOp], widths: dict[UOp, int]
+) -> UOp | None:
     def cost(loop: UOp | None) -> float:
+        width = widths[loop] if loop is not None else 1
         return sum(access_cost(a, loop, width, nest.turns) for a in nest.accesses if any(r in a.loops for r in group))
 
     if any(u.op is Ops.REDUCE and u in members for m in members for u in m.src[0].toposort()):
@@ -262,7 +276,7 @@ def _vectorise_output(plan: Plan, index: int, lane: UOp, width: int) -> None:
     n, id = length(lane), lane.arg.id
     registers = plan.renderer.vector_registers
     live = len([a for a in nest.accesses if lane in a.loops]) + len([u for u in nest.reduces if lane in u.ranges])
-    heavy = any(u.op in (Ops.EXP2, Ops.LOG2, Ops.SIN, Ops.POW, Ops.THREEFRY) for u in nest.nodes if lane in u.ranges)
+    heavy = any(u.op in _HEAVY for u in nest.nodes if lane in u.ranges)
     copies = 1 if heavy else max(1, min(4, registers // 2 // max(1, live)))
     copies = 1 << (copies.bit_length() - 1)
     tiled = _transposed_loop(nest, lane)
@@ -398,6 +412,6 @@ def estimate_ns(nest: Nest, lane: UOp | None, width: int) -> float:
 
 
 def _chunk(plan: Plan, nest: Nest, lane: UOp | None) -> None:
-    width = max(2, plan.renderer.vector_bytes // nest.itemsize)
+    width = width_of(plan, nest, lane)
     loops = tuple([r for r in nest.loops if r.arg.kind is AxisType.LOOP])
     chunk_output(plan, nest, estimate_ns(nest, lane, width), lane, lane_block=width * 4, loops=loops)

@@ -12,6 +12,7 @@ from typing import Any
 from aril.dtype import dtypes
 from aril.ops import OpGroup, Ops
 from aril.schedule.pairs import pair_positions
+from aril.schedule.picks import pick_by_position
 from aril.uop import AxisType, KernelInfo, UOp, sint
 from aril.uop.shape import movement_arg
 from aril.uop.symbolic import simplify
@@ -350,7 +351,8 @@ def lower(kernel: UOp) -> UOp:
         effects.append(UOp.group(*body).end(*ranges))
     from aril.schedule.rows import is_scratch, share_chunks  # brings code generation, which a warm start does not need
 
-    sink = pair_positions(UOp.sink(*effects, arg=kernel.arg if kernel.arg is not None else KernelInfo()))
+    sink = UOp.sink(*effects, arg=kernel.arg if kernel.arg is not None else KernelInfo())
+    sink = pair_positions(pick_by_position(sink))
     if any(is_scratch(u) for u in sink.toposort()):
         shared = share_chunks(sink)
         if shared is None:

@@ -13,6 +13,7 @@ from aril.codegen.panels import Block, Stage
 from aril.codegen.plan import Plan
 from aril.codegen.prefetch import Prefetch
 from aril.codegen.steps import Chunk, Merge, Reorder, Split, StepError, Unroll, Upcast, Vectorize, loops_of
+from aril.dtype import dtypes
 from aril.ops import Ops
 from aril.uop.args import AxisType, KernelInfo
 from aril.uop.node import UOp
@@ -172,3 +173,23 @@ def test_a_short_window_is_unrolled() -> None:
 
 def add_index(a: UOp, c: UOp) -> UOp:
     return UOp(Ops.ADD, (a, c))
+
+
+@pytest.mark.parametrize(("target", "lanes"), [("wide", 16), ("avx2", 8)])
+def test_a_wide_number_of_each_row_does_not_halve_the_lanes_of_its_elements(target: str, lanes: int) -> None:
+    """Class numbers of 8 bytes beside rows of float32, as in a cross-entropy."""
+    i, k = UOp.range(64, (0,), b.LOOP), UOp.range(1000, (1,), b.REDUCE)
+    total = b.reduce(Ops.ADD, b.load(2, (64, 1000), i, k), k)
+    counts = UOp(Ops.CMPNE, (b.load(1, (64,), i, dtype=dtypes.int64), UOp.const(dtypes.int64, -100)))
+    value = UOp(Ops.WHERE, (counts, total, UOp.const(dtypes.float32, 0.0)))
+    plan = Plan(separate(b.sink(b.store(0, (64,), [i], value))), renderer(target))
+    choose(plan)
+    lane = [r for r in loops_of(plan.sink).values() if r.arg.kind is AxisType.VECTOR and r.arg.id[0] == 1]
+    assert max(int(r.src[0].arg) for r in lane) == lanes
+
+
+@pytest.mark.parametrize("target", ["wide", "avx2"])
+def test_sums_of_exponentials_leave_registers_for_the_constants(target: str) -> None:
+    """Several accumulators would spill on 16 registers, and hide no latency: a turn is longer than an addition."""
+    assert not any(s.id[0] == 3 for s in steps(b.softmax(40, 1024), Upcast, target))
+    assert any(s.id[0] == 2 for s in steps(b.softmax(40, 1024), Upcast, target))
