@@ -291,10 +291,17 @@ DEBUG = _integer(
     7,
 )
 VIZ = _integer(
-    "VIZ", 0, "1 records what the visualizer shows; 2 also opens it when the program ends. Not used yet.", 0, 2
+    "VIZ", 0, "1 records what the visualizer shows; 2 also opens it. Without effect: there is no visualizer yet.", 0, 2
 )
 PROFILE = _flag("PROFILE", 0, "Record when each kernel, copy and compilation ran.")
-TRACK_REWRITES = _integer("TRACK_REWRITES", 0, "1 counts and times rewrite rules; 2 keeps each graph.", 0, 2)
+TRACK_REWRITES = _integer(
+    "TRACK_REWRITES",
+    0,
+    "1 counts and times rewrite rules, with a table when the program ends; 2 also keeps the graphs of each pass "
+    "(aril.uop.tracking).",
+    0,
+    2,
+)
 NO_COLOR = _presence("NO_COLOR", "No colours, even on a terminal (no-color.org).")
 
 # What is checked
@@ -302,7 +309,12 @@ SPEC = _integer(
     "SPEC", 0, "1 verifies the tensor, kernel and program forms between stages; 2 also after every pass.", 0, 2
 )
 CHECK_OOB = _integer(
-    "CHECK_OOB", 0, "1 proves from bounds that each access is inside its buffer; 2 also asks z3. Not used yet.", 0, 2
+    "CHECK_OOB",
+    0,
+    "1 proves of each kernel that it stays inside its buffers, from bounds, by z3 (pip install z3-solver) where they "
+    "do not say; 2 asks z3 of every access.",
+    0,
+    2,
 )
 CHECK_POSITIONS = _flag(
     "CHECK_POSITIONS",
@@ -331,8 +343,15 @@ EMULATED_DTYPES = _text(
     "Dtypes computed through a wider one even where the device has them.",
     r"[a-z0-9_]*(\s*,\s*[a-z0-9_]+)*",
 )
-FLOAT16 = _flag("FLOAT16", 0, "Store images and their intermediate results as float16.")
-IMAGE = _integer("IMAGE", 0, "1 keeps convolution operands in GPU image objects; 2 also matrix products.", 0, 2)
+FLOAT16 = _flag("FLOAT16", 0, "`image_dot` and `image_conv2d` store their operands and results as float16.")
+IMAGE = _integer(
+    "IMAGE",
+    0,
+    "1 keeps convolution operands in GPU image objects; 2 also matrix products. Without effect: no device here has "
+    "images.",
+    0,
+    2,
+)
 SEED = _integer(
     "SEED", -1, "Seed of the random numbers when manual_seed is not called; -1 takes one from the system.", -1
 )
@@ -343,14 +362,18 @@ GRAD = _flag("GRAD", 1, "Results remember how they were computed, so that backwa
 
 # Optimisation of kernels and search
 NOOPT = _flag("NOOPT", 0, "No optimisation steps: each kernel as scheduled.")
-NOLOCALS = _flag("NOLOCALS", 0, "No workgroups and no shared memory.")
+NOLOCALS = _flag("NOLOCALS", 0, "No workgroups and no shared memory. Without effect: no device here has any.")
 BEAM = _integer("BEAM", 0, "Width of the search for optimisation steps; 0 uses the heuristics.", 0, 1024)
 JITBEAM = _integer("JITBEAM", 0, "BEAM while jit captures; 0 means the same as BEAM.", 0, 1024)
 BEAM_TIMEOUT = _integer("BEAM_TIMEOUT", 10, "Seconds that compiling and timing one candidate may take.", 1)
-BEAM_UOPS_MAX = _integer("BEAM_UOPS_MAX", 3000, "Largest program, in IR nodes, that the search considers.", 1)
-BEAM_UPCAST_MAX = _integer("BEAM_UPCAST_MAX", 256, "Most results a thread keeps in registers during the search.", 1)
-BEAM_LOCAL_MAX = _integer("BEAM_LOCAL_MAX", 1024, "Largest workgroup the search considers. Not used yet.", 1)
-BEAM_PADTO = _flag("BEAM_PADTO", 1, "The search may pad ranges. Not used yet.")
+BEAM_UOPS_MAX = _integer(
+    "BEAM_UOPS_MAX", 12_000, "Largest loop body that the search considers: IR nodes times the copies made of them.", 1
+)
+BEAM_UPCAST_MAX = _integer("BEAM_UPCAST_MAX", 256, "Most copies of a loop's body that the search considers.", 1)
+BEAM_LOCAL_MAX = _integer(
+    "BEAM_LOCAL_MAX", 1024, "Largest workgroup the search considers. Without effect: no device here has workgroups.", 1
+)
+BEAM_PADTO = _flag("BEAM_PADTO", 1, "The search may pad loops: lanes masked, copies repeated past the end.")
 BEAM_MIN_PROGRESS = _integer("BEAM_MIN_PROGRESS", 10, "Nanoseconds a round must gain for the search to go on.")
 BEAM_REPEATS = _integer("BEAM_REPEATS", 3, "Timed runs of a candidate; the least counts.", 1, 1000)
 BEAM_DEBUG = _integer("BEAM_DEBUG", 0, "1 shows each round of the search; 2 each candidate.", 0, 2)
@@ -360,7 +383,10 @@ JIT = _integer(
     "JIT", 1, "0 runs jitted functions as written; 1 captures and batches; 2 captures without batching.", 0, 2
 )
 JIT_BATCH_SIZE = _integer(
-    "JIT_BATCH_SIZE", 32, "Kernels in the first batch of a replay; each next is twice as long. Not used yet.", 1
+    "JIT_BATCH_SIZE",
+    32,
+    "Kernels in the first batch of a replay. Without effect: a replay is one call, however long.",
+    1,
 )
 
 # Caches and compilation
@@ -377,4 +403,6 @@ COMPILE_WORKERS = _integer(
     -1,
     1024,
 )
-REWRITE_STACK_LIMIT = _integer("REWRITE_STACK_LIMIT", 250_000, "Pending nodes at which a rewrite reports a loop.", 1)
+REWRITE_STACK_LIMIT = _integer(
+    "REWRITE_STACK_LIMIT", 50_000, "Replacements under way at which a rewrite reports rules that do not end.", 1
+)

@@ -17,9 +17,10 @@ from aril.codegen.heuristics import optimise
 from aril.codegen.launch import launch
 from aril.codegen.pairs import pair_lanes
 from aril.codegen.steps import Step, StepError
-from aril.config import DEBUG, SPEC
+from aril.config import CHECK_OOB, DEBUG, SPEC, TRACK_REWRITES
 from aril.ops import Ops
 from aril.renderer.base import Renderer
+from aril.uop import tracking
 from aril.uop.args import Estimates, KernelInfo
 from aril.uop.node import UOp
 
@@ -76,6 +77,8 @@ def lower_kernel(sink: UOp, renderer: Renderer) -> UOp:
         out = run(sink, renderer)
         if SPEC.value >= 2:
             _verify(out, name)
+        if TRACK_REWRITES.value >= 2:
+            tracking.keep(name, sink, out)
         if DEBUG.value >= 5:
             from aril.uop.render import to_source
 
@@ -87,7 +90,8 @@ def lower_kernel(sink: UOp, renderer: Renderer) -> UOp:
 def compile_kernel(sink: UOp, renderer: Renderer, nbufs: int = 0) -> Program:
     """Optimise, lower and render the kernel-form SINK `sink` for a target. `nbufs`: buffers it is given, used or not.
 
-    Errors: StepError where `opts_to_apply` do not fit the kernel; RenderError where the target cannot do something.
+    Errors: StepError where `opts_to_apply` do not fit the kernel; RenderError where the target cannot do something;
+    with CHECK_OOB=1 OutOfBounds where an access is not proved to lie inside of its buffer.
     """
     from aril.codegen.estimate import estimate
     from aril.codegen.linearize import linearize
@@ -104,10 +108,16 @@ def compile_kernel(sink: UOp, renderer: Renderer, nbufs: int = 0) -> Program:
     linear = linearize(low)
     if SPEC.value:
         check(linear, "program")
+    if CHECK_OOB.value:
+        from aril.codegen.in_bounds import prove_accesses
+
+        prove_accesses(linear, name, CHECK_OOB.value)
     source = renderer.render(name, linear.src, nbufs)
     applied = low.arg.applied if isinstance(low.arg, KernelInfo) else ()
     if DEBUG.value >= 6:
-        print(*linear.src, sep="\n", file=sys.stderr)
+        from aril.uop.render import to_listing
+
+        print(to_listing(linear.src), file=sys.stderr)
     if DEBUG.value >= 4:
         print(source, file=sys.stderr)
     variables = {u for u in linear.src if u.is_variable}

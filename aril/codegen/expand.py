@@ -256,16 +256,20 @@ class _Expander:
             gate = more if gate is None else UOp(Ops.AND, (gate, more))
         return gate
 
+    def _are_open(self, u: UOp, turns: list[dict[UOp, int]]) -> bool:
+        """Whether an access has no gate at any of the turns: only then may one of them do what others do too."""
+        return all(self._gate(u.src[0], t, u.src[2:]) is None for t in turns)
+
     def _load(self, u: UOp, key: Key, turn: dict[UOp, int]) -> UOp:
         address = self._at(u.src[0], turn)
         gate = self._gate(u.src[0], turn, u.src[2:])
         alt = self._at(u.src[1], turn) if len(u.src) > 1 else u.const_like(0)
         if gate is not None and gate.op is Ops.CONST and not gate.arg:
             return alt
-        block = self._block(u, turn) if gate is None else None
+        block = self._block(u, turn)
         if block is not None:
             return self._load_block(u, *block)
-        tile = self._tile(u, turn) if gate is None else None
+        tile = self._tile(u, turn)
         if tile is not None:
             axis, start, size, lanes, first = tile
             rows = self.tiles.get((u, first))
@@ -338,10 +342,10 @@ class _Expander:
             raise ValueError(
                 f"every lane would store to one address: {u.src[0]} does not move with the VECTOR loop of its value"
             )
-        block = self._block(u, turn) if gate is None else None
+        block = self._block(u, turn)
         if block is not None:
             return self._store_block(u, *block)
-        tile = self._tile(u, turn) if gate is None else None
+        tile = self._tile(u, turn)
         if tile is not None:
             return self._store_tile(u, turn, tile)
         value = broadcast(value, lanes)
@@ -380,6 +384,8 @@ class _Expander:
         if sorted(places) != list(range(lanes.step)) or prod(map(_length, axes)) != lanes.step:
             return None
         turns = [{**turn, **dict(zip(axes, places[i], strict=True))} for i in range(lanes.step)]
+        if not self._are_open(u, turns):
+            return None
         mine = sum((form.coefficient(r) or 0) * turn[r] for r in axes)
         begin = self.lanes[index, tuple([turns[0][r] for r in self._axes(index)])]
         return turns, mine, begin, tuple([turns[0][r] for r in self._axes(u)])
@@ -410,8 +416,9 @@ class _Expander:
             if self.linears[index].coefficient(axis) != 1 or abs(lanes.step or 0) < n:
                 continue
             start, size = tile_of(turn[axis], n)
-            if can_transpose(len(lanes.offsets), size):
-                first = {**turn, axis: start}
+            together = [{**turn, axis: i} for i in range(start, start + size)]
+            if can_transpose(len(lanes.offsets), size) and self._are_open(u, together):
+                first = together[0]
                 begin = self.lanes[index, tuple([first[r] for r in self._axes(index)])]
                 return axis, start, size, begin, tuple([first[r] for r in self._axes(u)])
         return None

@@ -26,12 +26,11 @@ from aril.uop.serial import from_rows, to_rows
 # Settings that change the code a kernel becomes; they are part of every key and are handed to the compile workers.
 CODE_SETTINGS = (
     "NOOPT",
-    "NOLOCALS",
     "EMULATED_DTYPES",
     "BEAM",
-    "IMAGE",
     "DETERMINISTIC",
     "SPEC",
+    "CHECK_OOB",
     "DEFAULT_FLOAT",
     "DEFAULT_INT",
 )

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from aril.config import DEBUG, NAN_CHECK, PROFILE
+from aril.config import DEBUG, JIT, NAN_CHECK, PROFILE
 from aril.device import Buffer, Device, GlobalCounters, readable_size
 from aril.dtype import dtypes
 from aril.engine import profile
@@ -171,7 +171,7 @@ class Batch:
     def run(self, buffers: Sequence[Buffer], values: dict[str, int]) -> None:
         """Replay with `buffers` in the places of the replaced ones and these values of variables."""
         buffers = [*buffers, *[Buffer(device, size, dtypes.uint8) for device, size in self.pools]]
-        if DEBUG.value >= 2 or NAN_CHECK.value:
+        if DEBUG.value >= 2 or NAN_CHECK.value or (JIT.value == 2 and self.label):
             with profile.timed("replay", self.label):
                 self._run_one_by_one(buffers, values)
             return

@@ -214,7 +214,7 @@ class _Search:
                 if r.arg.kind in (AxisType.UPCAST, AxisType.UNROLL):
                     copies *= int(r.src[0].arg)
             nodes = len([u for u in nest.toposort() if not u.dtype.weak])
-            if copies > config.BEAM_UPCAST_MAX.value or nodes * copies > config.BEAM_UOPS_MAX.value * 4:
+            if copies > config.BEAM_UPCAST_MAX.value or nodes * copies > config.BEAM_UOPS_MAX.value:
                 return False
         return True
 
@@ -308,6 +308,9 @@ def additions(sink: UOp, width: int) -> Iterator[StepList]:
         n = int(r.src[0].arg) if r.src[0].op is Ops.CONST else None
         is_reduction = r in reductions
         tails = ("exact",) if n is not None and n % width == 0 else ("peel",) if is_reduction else ("overlap", "peel")
+        padded = n if config.BEAM_PADTO.value and not is_reduction else None
+        if not has_lanes and padded is not None and padded % width:
+            yield (Split(id, width, "masked"), Vectorize((*id, 1)))
         if not has_lanes and (n is None or n >= width):
             for tail in tails:
                 yield (Split(id, width, tail), Vectorize((*id, 1)))
@@ -324,6 +327,8 @@ def additions(sink: UOp, width: int) -> Iterator[StepList]:
             if n is None or n > f:
                 tail = "exact" if n is not None and n % f == 0 else "peel"
                 yield (Split(id, f, tail), (Unroll if is_reduction else Upcast)((*id, 1)))
+                if padded is not None and padded % f:
+                    yield (Split(id, f, "repeat"), Upcast((*id, 1)))
         if n is not None and n <= 8:
             yield ((Unroll if is_reduction else Upcast)(id),)
     same = [(a, b) for i, a in enumerate(loops) for b in loops[i + 1 :] if a.arg.kind is b.arg.kind]

@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from aril.config import EMULATED_DTYPES, NAN_CHECK
+from aril.config import EMULATED_DTYPES, NAN_CHECK, SPEC, TRACK_REWRITES
 from aril.schedule import collective, kernels, shard
 from aril.schedule.contractions import give_pads_to_operands, merge_sums
 from aril.schedule.kernels import Item, Schedule, Temp
@@ -34,8 +34,9 @@ from aril.schedule.prepare import (
     split_bitcasts,
     split_long_reductions,
 )
-from aril.uop import UOp
+from aril.uop import UOp, tracking
 from aril.uop.function import inline
+from aril.uop.verify import check
 
 # Sums are merged before pads move: the pads of a gradient stand between the sums. Long reductions are split last, as
 # their parts must not be merged again.
@@ -57,13 +58,23 @@ CACHE_LIMIT = 4096
 
 
 def schedule(graph: UOp, params: int) -> Schedule:
-    """The schedule of a normalised graph, from the cache where its structure has been seen."""
+    """The schedule of a normalised graph, from the cache where its structure has been seen.
+
+    Errors: SpecError with SPEC=1 where the graph is not of tensor form, with SPEC=2 where it is not after some pass.
+    """
+    if SPEC.value:
+        check(graph, "tensor")
     key = (graph, *collective.settings(), EMULATED_DTYPES.value)
     found = None if NAN_CHECK.value else _CACHE.get(key)  # the lines of this graph, not of one like it
     if found is None:
         sink, plan = shard.distribute(split_bitcasts(inline(graph)))
         for one in PASSES:
-            sink = one(sink)
+            out = one(sink)
+            if TRACK_REWRITES.value >= 2:
+                tracking.keep(one.__name__, sink, out)
+            if SPEC.value >= 2:
+                _verify(out, one.__name__)
+            sink = out
         found = kernels.build(sink, params)
         if plan:
             found = replace(found, results=shard.join_results(found.results, plan))
@@ -71,6 +82,14 @@ def schedule(graph: UOp, params: int) -> Schedule:
             _CACHE.pop(next(iter(_CACHE)))
         _CACHE[key] = found
     return found
+
+
+def _verify(graph: UOp, name: str) -> None:
+    try:
+        check(graph, "tensor")
+    except Exception as error:
+        error.add_note(f"after the pass {name!r} of scheduling")
+        raise
 
 
 __all__ = ["Item", "Normalized", "Schedule", "Temp", "lower", "normalize", "schedule"]

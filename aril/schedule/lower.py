@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from aril.config import CHECK_OOB
 from aril.dtype import dtypes
 from aril.ops import OpGroup, Ops
 from aril.schedule.pairs import pair_positions
@@ -59,6 +60,15 @@ def in_bounds(i: UOp, size: sint) -> UOp | None:
     high = None if isinstance(size, int) and i.vmax < size else UOp(Ops.CMPLT, (i, index_const(size)))
     out = both(None if low is None else simplify(low), None if high is None else simplify(high))
     return None if out is not None and out.op is Ops.CONST and out.arg else out
+
+
+def _within(i: UOp, size: sint) -> UOp:
+    """The index nearest to `i` of an axis of `size`: what a proof of accesses takes a position for."""
+    if in_bounds(i, size) is None:
+        return i
+    last = index_add(index_const(size), -1)
+    i = UOp(Ops.WHERE, (UOp(Ops.CMPLT, (i, last)), i, last))
+    return simplify(UOp(Ops.MAX, (i, ZERO)))
 
 
 def reshape_index(index: Index, out_shape: tuple[sint, ...], in_shape: tuple[sint, ...]) -> Index:
@@ -243,7 +253,10 @@ class Lowering:
             wanted: Request = (place, index[: len(place.shape)], gate)
             if wanted not in self.done:
                 return [wanted], self  # asked again once the position is known
-            return [(x, (as_index(self.done[wanted]), *index[len(place.shape) :]), gate)], None
+            at = as_index(self.done[wanted])
+            if CHECK_OOB.value:  # positions are data, of which the front end sees to it that they are within the axis
+                at = _within(at, x.shape[0])
+            return [(x, (at, *index[len(place.shape) :]), gate)], None
         return [], None
 
     def reduce_loops(self, u: UOp, index: Index, axes: list[int]) -> tuple[UOp, ...]:

@@ -11,12 +11,12 @@ import itertools
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from aril.dtype import DType
 from aril.forks import renewed_in_child
 from aril.ops import OpGroup, Ops
+from aril.uop import tracking
 from aril.uop.node import UOp
 
 RuleFunction = Callable[..., "UOp | None"]
@@ -119,15 +119,6 @@ def V(name: str, dtype: DType | Iterable[DType] | None = None) -> Pat:
 def C(name: str | None = None, value: Any = ..., dtype: DType | Iterable[DType] | None = None) -> Pat:
     """A constant, under a name or of a value."""
     return Pat(Ops.CONST, arg=value, dtype=dtype, name=name)
-
-
-@dataclass
-class RuleStats:
-    """How often a rule was tried and matched, and the seconds it took."""
-
-    tried: int = 0
-    matched: int = 0
-    seconds: float = 0.0
 
 
 class _Compiler:
@@ -268,7 +259,6 @@ class Rules:
         self.name = name
         self._table: list[MatchFunction | None] = [None] * (max(Ops) + 1)
         self._single: dict[tuple[int, Ops], MatchFunction] = {}
-        self.stats: dict[int, RuleStats] = {}
         for i, (pat, fn) in enumerate(self.rules):
             if pat.ops is not None and not pat.ops:
                 raise TypeError(f"rule {self.label(i)}: an empty set of operations matches nothing")
@@ -314,7 +304,7 @@ class Rules:
         return f(u, ctx)
 
     def match_tracked(self, u: UOp, ctx: Any = None) -> UOp | None:
-        """`match`, counting and timing every rule tried in `stats`."""
+        """`match`, with every rule tried counted and timed (`tracking`)."""
         found = self.find(u, ctx, count=True)
         return None if found is None else found[1]
 
@@ -331,15 +321,7 @@ class Rules:
             started = time.perf_counter()
             r = f(u, ctx)
             if count:
-                s = self.stats.setdefault(i, RuleStats())
-                s.tried += 1
-                s.matched += r is not None
-                s.seconds += time.perf_counter() - started
+                tracking.count(self.label(i), r is not None, time.perf_counter() - started)
             if r is not None:
                 return i, r
         return None
-
-    def report(self) -> str:
-        """A line a rule tried: matched/tried, milliseconds, its label; slowest first."""
-        rows = sorted(self.stats.items(), key=lambda e: -e[1].seconds)
-        return "\n".join(f"{s.matched:7d} /{s.tried:7d} {s.seconds * 1e3:9.2f} ms  {self.label(i)}" for i, s in rows)

@@ -1,4 +1,5 @@
-"""Text of graphs: `to_source`, Python that builds the graph again, and `to_expr`, a formula for people.
+"""Text of graphs: `to_source`, Python that builds the graph again; for people `to_expr`, a formula, and
+`to_listing`, a program.
 
 In: a node. Out: a string, the same in every process. Shared nodes are written once.
 """
@@ -6,6 +7,7 @@ In: a node. Out: a string, the same in every process. Shared nodes are written o
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from aril.dtype import DType, dtypes
@@ -147,3 +149,36 @@ def to_expr(u: UOp, limit: int = 4000) -> str:
             t = f"t{len(lines) - 1}"
         text[n] = t
     return "\n".join([*lines, text[u]])
+
+
+def to_listing(program: Sequence[UOp]) -> str:
+    """The nodes of a program, in order, a line each: `v3: float32x8 = buf1[r0]`. Loops indent what is in them.
+
+    Constants, loops, storage and addresses stand where they are used.
+    """
+    text: dict[UOp, str] = {}
+    lines: list[str] = []
+    indent = 0
+    for u in program:
+        t = _expr(u, [text[s] for s in u.src])
+        if u.op in (Ops.RANGE, Ops.IF):
+            head = f"for {t} in {text[u.src[0]]}:" if u.op is Ops.RANGE else f"if {text[u.src[0]]}:"
+            lines.append("  " * indent + head)
+            indent += 1
+        elif u.op in (Ops.END, Ops.ENDIF):
+            if len(u.src) == 3:
+                lines.append("  " * indent + f"while {text[u.src[2]]}")
+            indent -= 1
+        elif u.op in _INLINE_IN_LISTING or (u.op in (Ops.INDEX, Ops.SHRINK) and u.src[0].op in OpGroup.STORAGE):
+            pass
+        elif u.dtype.kind == "v" or u.op is Ops.STORE:
+            lines.append("  " * indent + t)
+        else:
+            lanes = f"x{u.shape[0]}" if u.shape else ""
+            lines.append("  " * indent + f"v{len(lines)}: {u.dtype.name}{lanes} = {t}")
+            t = f"v{len(lines) - 1}"
+        text[u] = t
+    return "\n".join(lines)
+
+
+_INLINE_IN_LISTING = frozenset({Ops.CONST, Ops.PARAM, Ops.BUFFER, Ops.SPECIAL, Ops.NOOP})

@@ -9,11 +9,10 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
-from aril.config import TRACK_REWRITES
+from aril.config import REWRITE_STACK_LIMIT, TRACK_REWRITES
+from aril.uop import tracking
 from aril.uop.node import UOp
 from aril.uop.pattern import MatchFunction, Rules
-
-CHAIN_LIMIT = 50_000  # replacements of replacements of one node: rules that go on this long do not end
 
 # called as hook(pass name, root before, root after) after every rewrite, by what traces or draws them
 _hooks: list[Callable[[str, UOp, UOp], None]] = []
@@ -42,6 +41,8 @@ def rewrite(root: UOp, rules: Rules, ctx: Any = None, *, top_down: bool = False,
         out = _top_down(root, rules, match, ctx, label)
     else:
         out = settle(root, match, ctx, lambda u, becomes: _cycle(u, becomes, rules, ctx, label))
+    if TRACK_REWRITES.value >= 2:
+        tracking.keep(label, root, out)
     for hook in tuple(_hooks):
         hook(label, root, out)
     return out
@@ -54,6 +55,7 @@ def settle(root: UOp, match: MatchFunction, ctx: Any, cycle: Callable[[UOp, dict
     """
     done: dict[UOp, UOp] = {}
     becomes: dict[UOp, UOp] = {}  # nodes replaced by a node that is not final yet, in the order of replacement
+    limit = REWRITE_STACK_LIMIT.value
     stack = [root]
     while stack:
         u = stack[-1]
@@ -87,7 +89,7 @@ def settle(root: UOp, match: MatchFunction, ctx: Any, cycle: Callable[[UOp, dict
             done[u] = done[v] = done[r]
             stack.pop()
         else:
-            if r is u or r in becomes or len(becomes) > CHAIN_LIMIT:
+            if r is u or r in becomes or len(becomes) > limit:
                 becomes[v] = r
                 raise cycle(v, becomes)
             becomes[u] = r
@@ -129,9 +131,10 @@ def _top_down(root: UOp, rules: Rules, match: MatchFunction, ctx: Any, name: str
 def _settle(u: UOp, rules: Rules, match: MatchFunction, ctx: Any, name: str) -> UOp:
     """What `u` becomes by rules alone, its sources untouched."""
     chain: dict[UOp, UOp] = {}
+    limit = REWRITE_STACK_LIMIT.value
     while (r := match(u, ctx)) is not None and r is not u:
         chain[u] = r
-        if r in chain or len(chain) > CHAIN_LIMIT:
+        if r in chain or len(chain) > limit:
             raise _cycle(u, chain, rules, ctx, name)
         u = r
     return u

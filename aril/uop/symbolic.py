@@ -7,11 +7,13 @@ rules hold for wrapping types, float rules for NaN, infinities and signed zero. 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
+from aril.config import TRACK_REWRITES
 from aril.dtype import wrap
 from aril.ops import OpGroup, Ops
-from aril.uop import arithmetic, conditions, floats, memory
+from aril.uop import arithmetic, conditions, floats, memory, tracking
 from aril.uop.alu import exec_alu
 from aril.uop.bounds import operand_type
 from aril.uop.node import UOp
@@ -30,6 +32,7 @@ def simplify(root: UOp) -> UOp:
     done = root._simplified
     if done is not None:
         return root if done is True else done
+    step = _tracked_step if TRACK_REWRITES.value else _step
     becomes: dict[UOp, UOp] = {}  # nodes whose form is that of a node being simplified
     stack = [root]
     while stack:
@@ -50,7 +53,7 @@ def simplify(root: UOp) -> UOp:
             if v is not u:
                 r = v
             else:
-                r = _step(u)
+                r = step(u)
                 if r is None:
                     u._simplified = True
                     stack.pop()
@@ -86,6 +89,13 @@ def _step(u: UOp) -> UOp | None:
         if len(u.shape) == 1 and r.shape == () and isinstance(u.shape[0], int) and _in_kernel(u):
             return UOp(Ops.STACK, (r,) * u.shape[0])
         return None
+    return r
+
+
+def _tracked_step(u: UOp) -> UOp | None:
+    started = time.perf_counter()
+    r = _step(u)
+    tracking.count(f"simplify {u.op.name}", r is not None, time.perf_counter() - started)
     return r
 
 

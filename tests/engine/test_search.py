@@ -171,6 +171,43 @@ def test_moves_are_steps_that_fit_or_are_refused():
         Split((99,), 2).apply(sink)
 
 
+@pytest.mark.parametrize("pads", [0, 1])
+def test_beam_padto_pads_loops(pads):
+    sink = lower(kernel_of(stored(13, 11) + 1))
+    with Context(BEAM_PADTO=pads):
+        found = [s for s in search.additions(sink, 8) if search.apply_steps(sink, s, renderer_of("CPU")) is not None]
+    tails = {step.tail for one in found for step in one if isinstance(step, Split)}
+    assert ({"masked", "repeat"} <= tails) is bool(pads)
+    for one in found:
+        if any(isinstance(s, Split) and s.tail in ("masked", "repeat") for s in one):
+            check = trial.Trial(sink, "CPU", load(kernel_of(stored(13, 11) + 1), ()))
+            assert check.is_right(load(kernel_of(stored(13, 11) + 1), one))
+
+
+def test_limits_of_copies_and_nodes_bound_what_is_considered():
+    body = kernel_of(stored(16, 16) + 1)
+    sink = lower(body)
+    of = search._Search(body, sink, "CPU", renderer_of("CPU"), "key", (), [])
+    copied = search.apply_steps(sink, (Split((0,), 8), Upcast((0, 1))), renderer_of("CPU"))
+    assert of._is_small(copied)
+    with Context(BEAM_UPCAST_MAX=7):
+        assert not of._is_small(copied) and of._is_small(sink)
+    nodes = len([u for u in sink.src[0].toposort() if not u.dtype.weak])
+    with Context(BEAM_UOPS_MAX=8 * nodes - 1):
+        assert not of._is_small(copied) and of._is_small(sink)
+
+
+def test_beam_debug_shows_rounds_then_candidates(capfd):
+    shown = []
+    for level in (0, 1, 2):
+        with Context(**FAST, BEAM_DEBUG=level):
+            search.tuned(kernel_of(stored(64, 32).sum(0)), "CPU", renderer_of("CPU"), f"key {level}", ())
+        shown.append(capfd.readouterr().err)
+    assert shown[0] == ""
+    assert ": round 0, " in shown[1] and " tried, " in shown[1] and " us  (" not in shown[1]
+    assert ": round 0, " in shown[2] and " us  (" in shown[2]
+
+
 def attention_kernel() -> UOp:
     q, k, v = stored(2, 32, 16), stored(2, 32, 16), stored(2, 32, 16)
     return kernel_of(q.scaled_dot_product_attention(k, v))

@@ -15,7 +15,7 @@ from aril.ops import Ops
 from aril.uop import UOp
 from aril.uop.node import live_nodes
 from aril.uop.pattern import Rules, V
-from aril.uop.render import from_source, to_expr, to_source
+from aril.uop.render import from_source, to_expr, to_listing, to_source
 from aril.uop.rewrite import rewrite
 from aril.uop.symbolic import simplify
 
@@ -155,3 +155,15 @@ def test_two_hash_seeds_give_one_digest_and_one_text():
 def test_text_of_every_constant_builds_it_again(value):
     u = UOp(Ops.MUL, (UOp.param(0, dtypes.float32, 4).index(UOp.range(4, 0)).load(), UOp.const(dtypes.float32, value)))
     assert from_source(repr(u)) is u
+
+
+def test_a_program_is_listed_a_line_a_node_with_loops_indented():
+    x, out = UOp.param(1, dtypes.float32, 8), UOp.param(0, dtypes.float32, 8)
+    r = UOp.range(UOp.const(dtypes.int64, 8), 0)
+    load = UOp(Ops.LOAD, (UOp(Ops.INDEX, (x, r)),))
+    store = UOp(Ops.STORE, (UOp(Ops.INDEX, (out, r)), UOp(Ops.ADD, (load, load))))
+    end = UOp(Ops.END, (store, r))
+    program = end.toposort()
+    assert to_listing(list(program)) == (
+        "for r0 in 8:\n  v1: float32 = buf1[r0]\n  v2: float32 = (v1+v1)\n  buf0[r0] = v2"
+    )

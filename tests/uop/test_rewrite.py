@@ -5,7 +5,7 @@ import pytest
 from aril.config import Context
 from aril.dtype import dtypes
 from aril.ops import Ops
-from aril.uop import UOp
+from aril.uop import UOp, tracking
 from aril.uop.pattern import C, Pat, Rules, V
 from aril.uop.rewrite import RewriteError, add_hook, rewrite
 
@@ -110,12 +110,30 @@ def test_hooks_see_every_pass():
 
 
 def test_statistics_are_kept_where_they_are_asked_for():
-    rules = Rules([(V("a") + 0, lambda a: a)])
+    rules = Rules([(V("a") + 0, lambda a: a)], name="counted")
+    label = rules.label(0)
     rewrite(add(x, UOp.lift(0)), rules)
-    assert not rules.stats
+    assert label not in tracking.counted
+    kept = len(tracking.graphs)
     with Context(TRACK_REWRITES=1):
         rewrite(add(x, UOp.lift(0)), rules)
-    assert rules.stats[0].matched == 1
+    assert tracking.counted[label].fired == 1
+    with Context(TRACK_REWRITES=2):
+        rewrite(add(x, UOp.lift(0)), rules, name="tidy")
+    assert tracking.counted[label].fired == 2 and label in tracking.report(10**6)
+    assert tracking.graphs[kept:] == [("tidy", add(x, UOp.lift(0)), x)]
+    del tracking.counted[label], tracking.graphs[kept:]
+
+
+@pytest.mark.parametrize("top_down", [False, True])
+def test_the_limit_of_replacements_is_a_setting(top_down):
+    def more(a, c):
+        return add(a, UOp.lift(int(c.arg) + 1)) if c.arg < 500 else None
+
+    rules = Rules([(V("a") + C("c"), more)], name="many")
+    assert rewrite(add(x, UOp.lift(1)), rules, top_down=top_down) is add(x, UOp.lift(500))
+    with Context(REWRITE_STACK_LIMIT=50), pytest.raises(RewriteError, match="after 5[0-2] replacements"):
+        rewrite(add(x, UOp.lift(1)), rules, top_down=top_down)
 
 
 def test_chosen_types_survive_new_sources():
