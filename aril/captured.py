@@ -35,8 +35,9 @@ from aril.device import Buffer
 from aril.engine.compile import Loaded, entry_of, load_kernels, machine_key, make_loaded, unpack_entry
 from aril.engine.realize import Capture, JitError, Launch, local
 from aril.engine.replay import Batch, root_of
-from aril.jit import Captured, Jit, name_of, realize_assignments, touched
+from aril.jit import Jit, name_of, realize_assignments, touched
 from aril.jit_arguments import name_for
+from aril.jit_calls import Captured
 from aril.nn.state import PathLike, safe_load_metadata, safe_save
 from aril.ops import Ops
 from aril.schedule import Item

@@ -66,18 +66,25 @@ class _GlobalCounters(Counters):
 
     def record(self, device: str, ops: int, nbytes: int, time_s: float = 0.0, kernels: int = 1) -> None:
         """Count `kernels` launches on `device`."""
-        for one in (self, self.device(device)):
-            one.ops += ops
-            one.bytes += nbytes
-            one.time_s += time_s
-            one.kernels += kernels
+        own = self.per_device.get(device) or self.device(device)
+        self.ops += ops
+        own.ops += ops
+        self.bytes += nbytes
+        own.bytes += nbytes
+        self.time_s += time_s
+        own.time_s += time_s
+        self.kernels += kernels
+        own.kernels += kernels
 
     def memory(self, device: str, change: int) -> None:
         """Count `change` more bytes in use on `device` (fewer when negative)."""
-        for one in (self, self.per_device.get(device) or self.device(device)):
-            one.mem_used += change
-            if one.mem_used > one.mem_peak:
-                one.mem_peak = one.mem_used
+        own = self.per_device.get(device) or self.device(device)
+        self.mem_used = used = self.mem_used + change
+        if used > self.mem_peak:
+            self.mem_peak = used
+        own.mem_used = used = own.mem_used + change
+        if used > own.mem_peak:
+            own.mem_peak = used
 
     def reset(self) -> None:
         super().reset()
@@ -274,9 +281,9 @@ class Buffer:
         """Make sure there is memory behind it, and return it. OutOfMemory when there is none."""
         if self._opaque is None:
             if self.base is None:
-                allocator = Device[self.device].allocator
-                self._opaque = allocator.alloc(self.nbytes)
-                self._allocator = allocator
+                device = Device.opened.get(self.device) or Device[self.device]
+                self._opaque = device.allocator.alloc(self.nbytes)
+                self._allocator = device.allocator
             else:
                 self._opaque = Device[self.device].allocator._view(self.base.allocate()._opaque, self.offset_bytes)
         return self
@@ -499,7 +506,7 @@ class _Registry:
 
     def __init__(self) -> None:
         self._modules = {name: f"aril.runtime.{name.lower()}" for name in ("CPU", "PYTHON", "NULL", "DISK", "NPY")}
-        self._open: dict[str, DeviceBase] = {}
+        self.opened: dict[str, DeviceBase] = {}  # so far
         self._lock = renewed_in_child(self, "_lock")
         self._default: str | None = None
 
@@ -508,12 +515,12 @@ class _Registry:
         self._modules[name] = module
 
     def __getitem__(self, name: str) -> DeviceBase:
-        found = self._open.get(name)
+        found = self.opened.get(name)
         return found if found is not None else self._make(canonical(name))
 
     def _make(self, name: str) -> DeviceBase:
         with self._lock:
-            if name not in self._open:
+            if name not in self.opened:
                 kind, _, index = name.partition(":")
                 if index and not index.isdigit() and kind != "DISK":
                     raise DeviceError(f"device {name!r}: what follows {kind}: is a number, as in {kind}:1")
@@ -524,8 +531,8 @@ class _Registry:
                 opened = self._class(kind)(name)  # type: ignore[call-arg]
                 if DEBUG.value >= 1:
                     print(f"aril: opened {name}{opened.summary()}", file=sys.stderr)
-                self._open[name] = opened
-            return self._open[name]
+                self.opened[name] = opened
+            return self.opened[name]
 
     def _class(self, kind: str) -> type[DeviceBase]:
         module = importlib.import_module(self._modules[kind])

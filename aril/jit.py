@@ -15,24 +15,21 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from aril.config import BEAM, JIT, JITBEAM, Context
 from aril.device import Buffer
-from aril.engine.commands import span_of
-from aril.engine.hazards import Area, written_twice
 from aril.engine.lock import locked, noted
 from aril.engine.realize import Capture, JitError, Launch, is_realized, local, storage_of
 from aril.engine.replay import Batch, root_of
 from aril.forks import renewed_in_child
 from aril.jit_arguments import (
     Arguments,
-    Sharing,
     arguments,
     difference,
     flatten,
-    name_for,
     parameter_names,
     reached,
     shared,
     stand_ins,
 )
+from aril.jit_calls import Captured
 from aril.nested import replaced
 from aril.nested import tensors as tensors_in
 from aril.ops import OpGroup, Ops
@@ -45,45 +42,6 @@ from aril.uop.node import toposort
 P = ParamSpec("P")
 R = TypeVar("R")
 SHARINGS = 8  # captures of one function besides the first
-
-
-class Captured:
-    """One captured batch with what it expects and how its results are rebuilt."""
-
-    __slots__ = (
-        "batch",
-        "fresh",
-        "guarded",
-        "layouts",
-        "outputs",
-        "reached",
-        "runs",
-        "sharing",
-        "signature",
-        "state",
-        "template",
-        "used",
-        "written_inputs",
-    )
-
-    def __init__(
-        self,
-        signature: tuple[Any, ...],
-        batch: Batch,
-        template: Any,
-        outputs: list[tuple[UOp, tuple[int | None, ...]]],
-        fresh: list[Buffer],
-    ) -> None:
-        self.signature, self.batch, self.template = signature, batch, template
-        self.outputs, self.fresh = outputs, fresh
-        self.state: dict[int, Buffer] = {}  # memory from outside that the batch writes, by identity
-        self.reached: list[Buffer] = []  # all memory from outside that it touches
-        self.guarded: tuple[Area, Area] | None = None  # the bytes of what it writes there, and of all
-        self.written_inputs: list[int] = []
-        self.layouts: list[Layout | None] | None = None  # of the inputs, where some are split over devices
-        self.used: list[int] = []  # the inputs that its kernels touch
-        self.sharing: Sharing | None = None  # of memory by the inputs; None: each has its own
-        self.runs = -1  # `local.runs` when the nodes of what is written were last renewed
 
 
 class Jit(Generic[P, R]):
@@ -156,6 +114,11 @@ class Jit(Generic[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         if not JIT.value or local.capture is not None:  # inside another capture the kernels belong to the outer one
             return self.function(*args, **kwargs)
+        if self.captured is not None and self.captured.plan is not None:
+            with self.lock:
+                quick = self.captured.plan.run(args, kwargs)
+            if quick is not None:
+                return quick[0]  # type: ignore[no-any-return]
         tensors: list[Tensor] = []
         key: list[Any] = []
         values: dict[str, int] = {}
@@ -172,6 +135,7 @@ class Jit(Generic[P, R]):
                 for c in (self.captured, *self.others):
                     given = self._given(c, tensors)
                     if given is not None:
+                        c.expect(args, kwargs)
                         return self._replay(c, given, values)
                 return self._capture(args, kwargs, signature, tensors)
         self.calls += 1
@@ -213,13 +177,14 @@ class Jit(Generic[P, R]):
         number = {id(b): i for i, b in reversed(list(enumerate(names)))}
         c = self._recorded(capture, names, signature, out, results)
         c.layouts, c.sharing = _layouts(given.tensors), None if sharing.is_plain else sharing
+        c.expect(args, kwargs)
         del new_args, new_kwargs, inside
-        meeting = self._meeting(c, given)
+        meeting = c.meeting(given.places)
         if meeting is not None:
             raise JitError(
-                f"{_place_of(self.function)} writes into the memory of {_paths(signature)[meeting]} by another name "
-                "that could not be seen before (no closure, global, attribute or other argument): use one name for "
-                "it, or pass a clone()"
+                f"{_place_of(self.function)} writes into the memory of {_paths(signature)[given.owner[meeting]]} "
+                "by another name that could not be seen before (no closure, global, attribute or other argument): "
+                "use one name for it, or pass a clone()"
             )
         if self.captured is None:
             self.captured = c
@@ -295,18 +260,6 @@ class Jit(Generic[P, R]):
                     f"called with {found}: shard it the same way, or make another jit of it for these arguments"
                 )
 
-    def _meeting(self, c: Captured, given: Arguments) -> int | None:
-        """The number of an entry whose memory the batch writes by another name, so that it knows no order between the
-        two."""
-        if not c.state and not c.written_inputs:
-            return None
-        if c.guarded is None:
-            c.guarded = Area([span_of(b) for b in c.state.values()]), Area([span_of(b) for b in c.reached])
-        spans, written = {k: span_of(given.places[k]) for k in c.used}, set(c.written_inputs)
-        i = next((k for k, s in spans.items() if c.guarded[k in written].meets(s)), None)
-        i = written_twice(spans, written) if i is None else i
-        return None if i is None else given.owner[i]
-
     def _given(self, c: Captured, tensors: list[Tensor]) -> Arguments | None:
         """The arguments of a call for `c`; None where they share memory in a way for which it is not right."""
         sharing = c.sharing
@@ -315,7 +268,7 @@ class Jit(Generic[P, R]):
         given = arguments(tensors, () if sharing is None else sharing.views)
         if sharing is not None and not sharing.holds(given):
             return None
-        return None if self._meeting(c, given) is not None else given
+        return None if c.meeting(given.places) is not None else given
 
     def _refuse_rebinding(self, capture: Capture, before: dict[int, tuple[weakref.ref[Tensor], UOp]]) -> None:
         """JitError where a tensor that the batch reads from outside is gone now: its name stands for another tensor."""
@@ -334,34 +287,12 @@ class Jit(Generic[P, R]):
     # --- replay ---
 
     def _replay(self, c: Captured, given: Arguments, values: dict[str, int]) -> R:
-        inputs = given.buffers
         if c.layouts is not None or any(isinstance(t.device, tuple) for t in given.tensors):
             self._refuse_layouts(c, given.tensors)
-        fresh = [Buffer(b.device, b.size, b.dtype) for b in c.fresh]
-        buffers = inputs + fresh
-        c.batch.run(buffers, values)
-        if c.runs != local.runs:  # something was computed from the old contents and may still be found by its graph
-            renew([*c.state.values(), *[inputs[i] for i in c.written_inputs]])
-            c.runs = local.runs
-        nodes: dict[int, UOp] = {}
-        results = []
-        own_nodes = given.nodes
-        for uop, places in c.outputs:
-            names: dict[UOp, UOp] = {}
-            for b, which in zip(memory_of(uop), places, strict=True):
-                if which is None:
-                    if id(b.storage) in c.state:
-                        names[b] = name_for(b.storage)
-                elif which < len(inputs):
-                    names[b] = own_nodes[which]
-                else:
-                    if which not in nodes:
-                        nodes[which] = name_for(buffers[which])
-                    names[b] = nodes[which]
-            results.append(Tensor(uop.substitute(names)))
+        out = c.replay(given.nodes, given.buffers, values)
         if given.copied:
             given.put_back(c.written_inputs)
-        return replaced(c.template, iter(results))  # type: ignore[no-any-return]
+        return out  # type: ignore[no-any-return]
 
 
 def _prune(capture: Capture, live: set[int]) -> set[int]:

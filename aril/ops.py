@@ -5,10 +5,10 @@ It lies below the mixins so that Tensor and UOp name operations alike. Meaning a
 
 from __future__ import annotations
 
-from enum import IntEnum, auto
+from aril.numbered import Numbered, auto
 
 
-class Ops(IntEnum):
+class Ops(Numbered):
     """What a node does. The groups below are those of the IR's description."""
 
     # storage

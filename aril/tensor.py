@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aril.config import DEBUG, GRAD, NAN_CHECK, SPEC
 from aril.device import Buffer, Device, canonical
@@ -32,6 +32,7 @@ from aril.tensor_memory import (
     advance,
     elements,
     enlist,
+    give_node,
     is_flat,
     is_only_view,
     is_storage_view,
@@ -77,12 +78,13 @@ class Tensor(
     [[12, 24], [16, 28]]
     """
 
-    __slots__ = ("__weakref__", "_device", "_history", "_is_param", "grad", "uop")
+    __slots__ = ("__weakref__", "_device", "_history", "_is_param", "_waiting", "grad", "uop")
 
     uop: UOp
     grad: Tensor | None
     _device: DeviceLike | None
     _is_param: bool | None
+    _waiting: Any  # of a result that has no node yet: its memory and the view of it (`tensor_memory.give_node`)
     _history: UOp | None  # the graph a realized value came from, so that gradients flow through it while it is held
 
     _always_concrete = True
@@ -105,6 +107,14 @@ class Tensor(
         self.uop, self._device = uop, device
         self.grad = self._is_param = self._history = None
         enlist(self)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, what: str) -> Any:
+            if what != "uop":
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {what!r}", name=what, obj=self)
+            give_node(self)
+            return self.uop
 
     @classmethod
     def _new(cls, uop: UOp, device: DeviceLike | None) -> Tensor:

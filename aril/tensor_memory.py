@@ -7,6 +7,7 @@ their values. `docs/decisions/0005-versions-of-memory.md` says why written memor
 from __future__ import annotations
 
 import itertools
+import sys
 import weakref
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from aril.config import GRAD
 from aril.device import Buffer, Device
 from aril.dtype import strong
 from aril.engine.lock import locked, note_assignment
+from aril.forks import renewed_in_child
 from aril.ops import OpGroup, Ops
 from aril.schedule.shard import is_sharded_storage, memory_of
 from aril.uop import UOp
@@ -50,6 +52,23 @@ def enlist(t: Tensor) -> None:
     ref = _LiveRef(t, _forget)
     ref.key = id(t)
     _live[ref.key] = ref
+
+
+# Held while a tensor gets a node that had none (a result of a replay, `jit_calls.unnamed`).
+_naming = renewed_in_child(sys.modules[__name__], "_naming")
+
+
+def give_node(t: Tensor) -> None:
+    """Give a tensor that waits for it the node of its memory. AttributeError where it does not."""
+    with _naming:
+        memory, view = t._waiting
+        if memory is None:  # another thread did
+            return
+        node = UOp.new_buffer(memory.device, memory.size, memory.dtype)
+        node.storage = memory
+        t.uop = node if view.op is Ops.BUFFER else view.with_src((node, *view.src[1:]))
+        t._waiting = (None, None)
+        enlist(t)
 
 
 @locked

@@ -193,4 +193,4 @@ def test_the_device_of_the_documentation_works(monkeypatch):
     Device["toy:1"].load(CompiledKernel("f", b"fill", 1, 1))([buffer.view(4, dtypes.uint8, 4).opaque], [0x41])
     assert bytes(buffer.as_memoryview()) == b"abcdAAAA"
     assert bytes(Buffer("CPU", 8, dtypes.uint8).copy_from(buffer).as_memoryview()) == b"abcdAAAA"
-    monkeypatch.delitem(Device._open, "TOY:1")
+    monkeypatch.delitem(Device.opened, "TOY:1")

@@ -238,9 +238,4 @@ class Submission:
 def _prepare(loaded: Loaded, memory: int, tables: bytes, values: dict[str, int]) -> Callable[[], None]:
     """The native call of a program. What it names stays alive with it."""
     where = ctypes.cast(ctypes.c_char_p(tables), ctypes.c_void_p).value or 0
-    call = loaded.program.bound([memory, where], [values[n] for n in loaded.variables])  # type: ignore[attr-defined]
-
-    def run(keep: bytes = tables) -> None:
-        call()
-
-    return run
+    return loaded.program.bound([memory, where], [values[n] for n in loaded.variables], keep=tables)  # type: ignore[attr-defined,no-any-return]

@@ -6,11 +6,13 @@ launches that a ring takes (`program.py`), and one for each of the others.
 
 from __future__ import annotations
 
+import itertools
 import sys
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from operator import itemgetter
+from typing import Any
 
 from aril.config import DEBUG, JIT, NAN_CHECK, PROFILE
 from aril.device import Buffer, Device, GlobalCounters, readable_size
@@ -39,6 +41,32 @@ class Segment:
     launches: list[Launch]
     commands: Submission
     variables: list[str]
+
+
+class Single:
+    """A launch that a ring would take alone: it needs none. Its arguments are among the addresses of the call and
+    those that no call changes."""
+
+    __slots__ = ("fixed", "launch", "pick", "program", "plain")
+
+    def __init__(self, launch: Launch, arguments: Sequence[int | Slot], addresses: int) -> None:
+        loaded: Any = launch.loaded
+        self.launch, self.program = launch, loaded.program
+        self.plain = not loaded.variables and isinstance(loaded.chunks, int)
+        self.fixed = [a for a in arguments if isinstance(a, int)]
+        later = itertools.count(addresses)
+        places = [next(later) if isinstance(a, int) else a.which for a in arguments]
+        self.pick: Callable[[Sequence[int]], Sequence[int]] = (
+            itemgetter(*places) if len(places) > 1 else lambda all_of_them: [all_of_them[i] for i in places]
+        )
+
+    def run(self, addresses: Sequence[int], known: dict[str, int], wait: bool = False) -> float | None:
+        """Launch it with the addresses of a call and values of variables."""
+        arguments = self.pick([*addresses, *self.fixed])
+        loaded: Any = self.launch.loaded
+        if self.plain:
+            return self.program(arguments, (), loaded.chunks, wait)  # type: ignore[no-any-return]
+        return self.program(arguments, *loaded.launch_values(known), wait)  # type: ignore[no-any-return]
 
 
 class Batch:
@@ -141,13 +169,18 @@ class Batch:
 
     # --- commands ---
 
-    def _segments(self) -> list[Segment | Launch]:
-        out: list[Segment | Launch] = []
+    def _segments(self) -> list[Segment | Single | Launch]:
+        out: list[Segment | Single | Launch] = []
         for ring, group in groupby(self.launches, ring_of):
             launches = list(group)
             if ring is None:
                 out += launches
                 continue
+            if len(launches) == 1 and launches[0].loaded is not None:
+                slots = [self._argument(b) for b in launches[0].buffers]
+                if all(isinstance(s, int) or not s.offset for s in slots):
+                    out.append(Single(launches[0], slots, len(self.keep)))
+                    continue
             commands = submission(ring, launches, self._argument, self._span, len(self.keep))
             out.append(Segment(launches, commands, variables_of(launches)))
         return out
@@ -170,28 +203,26 @@ class Batch:
 
     def run(self, buffers: Sequence[Buffer], values: dict[str, int]) -> None:
         """Replay with `buffers` in the places of the replaced ones and these values of variables."""
-        buffers = [*buffers, *[Buffer(device, size, dtypes.uint8) for device, size in self.pools]]
+        if self.pools:
+            buffers = [*buffers, *[Buffer(device, size, dtypes.uint8) for device, size in self.pools]]
         if DEBUG.value >= 2 or NAN_CHECK.value or (JIT.value == 2 and self.label):
             with profile.timed("replay", self.label):
                 self._run_one_by_one(buffers, values)
             return
-        profiled = bool(PROFILE.value)
-        start, began = time.perf_counter(), profile.now()
-        addresses = [b.opaque for b in buffers]
-        known = {**self.values, **values}
-        for s in self.segments:
-            if isinstance(s, Launch):
-                begin = profile.now()
-                self._run_launch(s, buffers, values)
-                if profiled:
-                    self._profile(s, values, begin, profile.now())
-            elif profiled:
-                self._run_timed(s, addresses, known)
-            else:
-                s.commands.run(addresses, [known[v] for v in s.variables])
-        if profiled and self.label:
-            profile.record("replay", self.label, "", began, profile.now())
-        seconds = time.perf_counter() - start
+        began = profile.now()
+        addresses = [b.opaque if b._opaque is None else b._opaque for b in buffers]
+        known = {**self.values, **values} if self.values else values
+        if PROFILE.value:
+            self._run_profiled(buffers, addresses, known, began)
+        else:
+            for s in self.segments:
+                if s.__class__ is Single:
+                    s.run(addresses, known)
+                elif s.__class__ is Segment:
+                    s.commands.run(addresses, [known[v] for v in s.variables])
+                else:
+                    self._run_launch(s, buffers, values)  # type: ignore[arg-type]
+        seconds = (profile.now() - began) * 1e-9
         for name, (ops, size, count) in self.work.items():
             GlobalCounters.record(name, ops, size, seconds, count)
             seconds = 0.0
@@ -200,6 +231,20 @@ class Batch:
                 e = launch.loaded.estimates  # type: ignore[union-attr]
                 name = launch.buffers[0].device
                 GlobalCounters.record(name, evaluate(e.ops, known), evaluate(e.bytes, known), 0.0, 0)
+
+    def _run_profiled(self, buffers: Sequence[Buffer], addresses: list[int], known: dict[str, int], began: int) -> None:
+        for s in self.segments:
+            if isinstance(s, Segment):
+                self._run_timed(s, addresses, known)
+                continue
+            begin = profile.now()
+            if isinstance(s, Single):
+                s.run(addresses, known, True)
+            else:
+                self._run_launch(s, buffers, known)
+            self._profile(s.launch if isinstance(s, Single) else s, known, begin, profile.now())
+        if self.label:
+            profile.record("replay", self.label, "", began, profile.now())
 
     def _run_timed(self, s: Segment, addresses: list[int], known: dict[str, int]) -> None:
         times = s.commands.run_timed(addresses, [known[v] for v in s.variables], known)

@@ -10,6 +10,7 @@ import struct
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -71,21 +72,22 @@ class CPUProgram(Program):
                 f"values; it was given {len(buffers)} and {len(values)}: {error}"
             ) from None
 
-    def bound(self, buffers: Sequence[int], values: Sequence[int] = ()) -> Callable[[], None]:
-        """A launch of one chunk on the calling thread with these arguments, to be called any number of times."""
+    def bound(self, buffers: Sequence[int], values: Sequence[int] = (), keep: object = None) -> Callable[[], None]:
+        """A launch of one chunk on the calling thread with these arguments, to be called any number of times. `keep`
+        stays alive with it."""
         args, scratch = self.pack_args(buffers, values), ctypes.create_string_buffer(self.scratch_bytes + 64)
-        call, aligned = self._call, -(-ctypes.addressof(scratch) // 64) * 64
-
-        def launch(keep: object = (self, scratch)) -> None:
-            call(args, 0, aligned)
-
+        launch = partial(self._call, args, 0, -(-ctypes.addressof(scratch) // 64) * 64)
+        launch.keep = (self, scratch, keep)  # type: ignore[attr-defined]
         return launch
 
     def __call__(
         self, buffers: Sequence[int], values: Sequence[int] = (), chunks: int | None = None, wait: bool = False
     ) -> float | None:
         start = perf_counter() if wait else 0.0
-        args = self.pack_args(buffers, values)
+        try:
+            args = self._pack(*buffers, *values)
+        except struct.error:
+            args = self.pack_args(buffers, values)  # says what is wrong
         if chunks is None:
             chunks = self.chunks
         if chunks == 1:

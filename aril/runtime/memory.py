@@ -25,6 +25,7 @@ CHECKED = 256 << 20  # from here on, the system is asked first whether it has th
 _MADV_HUGEPAGE = 14
 
 
+@lru_cache(maxsize=8192)
 def size_class(nbytes: int) -> int:
     """The size of block that `nbytes` is served with: steps of a quarter (small) or an eighth of a power of two."""
     if nbytes <= ALIGN:
@@ -66,9 +67,12 @@ class CPUAllocator(Allocator):
         size = size_class(nbytes)
         with self._lock:
             self._clock += 1
-            self._free_blocks.setdefault(size, []).append((self._clock, opaque))
+            blocks = self._free_blocks.get(size)
+            if blocks is None:
+                blocks = self._free_blocks[size] = []
+            blocks.append((self._clock, opaque))
             self.cached += size
-            if self.cached > self.limit:
+            if self.cached > (ALLOC_CACHE_LIMIT.value if self._limit is None else self._limit):
                 self._shrink(self.limit)
 
     def _release(self) -> int:

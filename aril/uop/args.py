@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import IntEnum, auto
 from typing import Any, NamedTuple
 
 from aril.dtype import DType
+from aril.numbered import Numbered, auto
 
 
-class AddrSpace(IntEnum):
+class AddrSpace(Numbered):
     """Where storage lies: device memory, memory of a work group, registers, or a scalar value (variables)."""
 
     GLOBAL = auto()
@@ -21,7 +21,7 @@ class AddrSpace(IntEnum):
         return f"AddrSpace.{self.name}"
 
 
-class AxisType(IntEnum):
+class AxisType(Numbered):
     """What becomes of a loop. The order is the order of nesting, outermost first, among loops of one nest.
 
     GLOBAL is the launch index; LOOP and REDUCE are loops; UPCAST (output) and UNROLL (reduction) are copies of the

@@ -6,6 +6,7 @@ Equal nodes are one object, so `is` compares graphs. Nothing here recurses over 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 import sys
 import weakref
@@ -45,8 +46,10 @@ def _sweep() -> None:
                 ref = _dead.pop()
             except IndexError:  # another thread's garbage collection took it
                 return
-            if _nodes.get(ref.key) is ref:
-                del _nodes[ref.key]
+            key = ref.key
+            if _nodes.get(key) is ref:
+                del _nodes[key]
+            del key
             del ref  # its key holds the sources: let go before asking whether more has died
 
 
@@ -110,26 +113,25 @@ class UOp(OpMixin):
             found = ref()
             if found is not None:
                 return found  # type: ignore[no-any-return]
-        with _lock:
-            if _dead:
-                _sweep()
-            ref = _nodes.get(key)
-            if ref is not None:
-                found = ref()
+        self = object.__new__(cls)
+        self.op = op
+        self.dtype = dtype
+        self.src = src
+        self.arg = arg
+        self.tag = tag
+        self._shape = self._bounds = self._live = self._digest = self._simplified = self.storage = None
+        self.origin = _state["origin"]() if _state["origin"] is not None else None
+        own = _Ref(self, _note_dead)
+        own.key = key
+        if _dead:
+            _sweep()
+        if _nodes.setdefault(key, own) is not own:  # one step for any number of threads
+            with _lock:  # an entry that has died, or another thread was faster
+                found = _nodes[key]() if key in _nodes else None
                 if found is not None:
                     return found  # type: ignore[no-any-return]
-            self = object.__new__(cls)
-            self.op = op
-            self.dtype = dtype
-            self.src = src
-            self.arg = arg
-            self.tag = tag
-            self._shape = self._bounds = self._live = self._digest = self._simplified = self.storage = None
-            self.origin = _state["origin"]() if _state["origin"] is not None else None
-            ref = _Ref(self, _note_dead)
-            ref.key = key
-            _nodes[key] = ref
-            return self
+                _nodes[key] = own
+        return self
 
     # --- identity ---
 
@@ -428,10 +430,10 @@ class UOp(OpMixin):
     @staticmethod
     def new_buffer(device: str | tuple[str, ...], size: int, dtype: Any) -> UOp:
         """Fresh device storage, unlike any other. Nothing is allocated until it is written."""
-        with _lock:
-            _counter[0] += 1
-            slot = _counter[0]
-        return UOp.buffer(slot, dtype, size, device=device)
+        dtype = to_dtype(dtype)
+        _need_storable(dtype, None)
+        arg = ParamArg(next(_buffer_number), dtype, size, None, 1, None, AddrSpace.GLOBAL, None, device)
+        return UOp(Ops.BUFFER, (), arg, dtype)
 
     @staticmethod
     def variable(name: str, vmin: int, vmax: int, dtype: DType = dtypes.weakint) -> UOp:
@@ -528,7 +530,7 @@ class UOp(OpMixin):
 
 
 Variable = UOp.variable
-_counter = [0]
+_buffer_number = itertools.count(1)  # its `next` is one step for any number of threads
 _CHOSEN_DTYPE = frozenset({
     Ops.CAST, Ops.BITCAST, Ops.CONST, Ops.Invalid, Ops.CUSTOM, Ops.CUSTOMI, Ops.INS, Ops.PARAM, Ops.BUFFER, Ops.WMMA,
     Ops.CALL, Ops.CUSTOM_FUNCTION,
@@ -543,31 +545,46 @@ def _need_storable(dtype: DType, addrspace: AddrSpace | None) -> None:
 
 
 def _derive_dtype(op: Ops, src: tuple[UOp, ...], arg: Any) -> DType:
-    if op in OpGroup.COMPARISON:
-        return dtypes.bool
-    if op in OpGroup.VOID:
-        return dtypes.void
-    if op in _WIDEST:
-        values = src[1:] if op is Ops.WHERE else src
-        first = values[0].dtype
-        if len(values) == 1 or (first is values[1].dtype and len(values) == 2):
-            return first
-        return _meet([v.dtype for v in values if v.op is not Ops.Invalid] or [first])
-    if op is Ops.RANGE or op is Ops.SPECIAL:
-        return src[0].dtype
-    if op in (Ops.PARAM, Ops.BUFFER):
-        return arg.dtype  # type: ignore[no-any-return]
-    if op is Ops.GETTUPLE:
-        t = src[0] if src[0].op is Ops.TUPLE else src[0].src[0]
-        return t.src[arg].dtype  # type: ignore[no-any-return]
-    if op is Ops.GETADDR:
-        return dtypes.uint64
-    if op in (Ops.CONST, Ops.CAST, Ops.BITCAST, Ops.CUSTOM, Ops.CUSTOMI):
-        raise TypeError(f"{op} needs a dtype: nothing in its sources decides it")
+    rule = _DTYPE_RULES[op]
+    if rule is _first_dtype:
+        return src[0].dtype if src else dtypes.void
+    return rule(op, src, arg)
+
+
+def _first_dtype(op: Ops, src: tuple[UOp, ...], arg: Any) -> DType:
     return src[0].dtype if src else dtypes.void
 
 
-_WIDEST = OpGroup.ALU - OpGroup.COMPARISON - {Ops.SHL, Ops.SHR} | {Ops.STACK}
+def _widest_dtype(op: Ops, src: tuple[UOp, ...], arg: Any) -> DType:
+    values = src[1:] if op is Ops.WHERE else src
+    first = values[0].dtype
+    if len(values) == 1 or (first is values[1].dtype and len(values) == 2):
+        return first
+    return _meet([v.dtype for v in values if v.op is not Ops.Invalid] or [first])
+
+
+def _result_dtype(op: Ops, src: tuple[UOp, ...], arg: Any) -> DType:
+    t = src[0] if src[0].op is Ops.TUPLE else src[0].src[0]
+    return t.src[arg].dtype  # type: ignore[no-any-return]
+
+
+def _no_dtype(op: Ops, src: tuple[UOp, ...], arg: Any) -> DType:
+    raise TypeError(f"{op} needs a dtype: nothing in its sources decides it")
+
+
+def _dtype_rules() -> list[Callable[[Ops, tuple[UOp, ...], Any], DType]]:
+    """How the dtype of each operation comes about, by its number."""
+    out: dict[Ops, Callable[[Ops, tuple[UOp, ...], Any], DType]] = dict.fromkeys(Ops, _first_dtype)
+    out |= dict.fromkeys(OpGroup.ALU - {Ops.SHL, Ops.SHR} | {Ops.STACK}, _widest_dtype)
+    out |= dict.fromkeys((Ops.CONST, Ops.CAST, Ops.BITCAST, Ops.CUSTOM, Ops.CUSTOMI), _no_dtype)
+    out |= dict.fromkeys((Ops.PARAM, Ops.BUFFER), lambda op, src, arg: arg.dtype)
+    out |= {Ops.GETTUPLE: _result_dtype, Ops.GETADDR: lambda op, src, arg: dtypes.uint64}
+    out |= dict.fromkeys(OpGroup.VOID, lambda op, src, arg: dtypes.void)
+    out |= dict.fromkeys(OpGroup.COMPARISON, lambda op, src, arg: dtypes.bool)
+    return [out.get(n, _first_dtype) for n in range(max(Ops) + 1)]  # type: ignore[call-overload]
+
+
+_DTYPE_RULES = _dtype_rules()
 
 
 def _meet(kinds: list[DType]) -> DType:
