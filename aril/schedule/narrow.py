@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import lru_cache
+from math import prod
 
 from aril.codegen.emulate import is_emulated_on_request
 from aril.device import Device
@@ -18,15 +19,36 @@ from aril.uop import UOp
 _PLAIN = frozenset({Ops.RESHAPE, Ops.PERMUTE, Ops.EXPAND, Ops.SHRINK})
 
 
+LEAST_USES = 32  # of an element, for which it is worth a copy of an odd number of terms
+
+
 def narrow_factors(order: Iterable[UOp]) -> set[UOp]:
     """CASTs to float32 of both factors of sums of products that devices take in pairs (`codegen.pairs`)."""
     found: set[UOp] = set()
     for u in order:
-        if u.op is Ops.REDUCE and u.arg[0] is Ops.ADD and u.src[0].op is Ops.MUL and u.dtype is dtypes.float32:
-            casts = [_widened(x) for x in u.src[0].src]
-            if None not in casts and _has_pairs(u) and takes_pairs(u.device):
-                found.update([c for c in casts if c is not None])
+        if u.op is Ops.REDUCE and has_pairs(u) and is_narrow(u):
+            found.update([c for x in u.src[0].src if (c := _widened(x)) is not None])
     return found
+
+
+def is_narrow(u: UOp) -> bool:
+    """Whether REDUCE `u` sums products of bfloat16 in float32 on a device that takes them in pairs, if need be those of
+    copies with a term more (`operands`)."""
+    if u.arg[0] is not Ops.ADD or u.src[0].op is not Ops.MUL or u.dtype is not dtypes.float32:
+        return False
+    if any(_widened(x) is None for x in u.src[0].src) or not takes_pairs(u.device):
+        return False
+    return has_pairs(u) or all(_uses(u, x) >= LEAST_USES for x in u.src[0].src)
+
+
+def _uses(u: UOp, x: UOp) -> int:
+    """How often the sum uses an element of a factor; 0 where its number of terms cannot be made even."""
+    axis = u.arg[1][-1]
+    while x.op is Ops.EXPAND and x.src[0].shape[axis] == x.shape[axis]:
+        x = x.src[0]
+    sizes = (*u.src[0].shape, *x.shape)
+    known = all(isinstance(n, int) for n in sizes) and x.op is not Ops.EXPAND and 0 not in sizes
+    return int(prod(u.src[0].shape) // prod(x.shape)) if known else 0
 
 
 def _widened(x: UOp) -> UOp | None:
@@ -36,8 +58,8 @@ def _widened(x: UOp) -> UOp | None:
     return x if x.op is Ops.CAST and x.dtype is dtypes.float32 and x.src[0].dtype is dtypes.bfloat16 else None
 
 
-def _has_pairs(u: UOp) -> bool:
-    """Whether the terms of a sum are of an even number along some axis."""
+def has_pairs(u: UOp) -> bool:
+    """Whether a sum has an even number of terms along some axis."""
     lengths = [u.src[0].shape[a] for a in u.arg[1]]
     return any(isinstance(n, int) and n % 2 == 0 for n in lengths)
 

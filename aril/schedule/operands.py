@@ -10,10 +10,11 @@ import math
 
 from aril.ops import Ops
 from aril.schedule.fuse import is_contraction, is_leaf
+from aril.schedule.narrow import has_pairs, is_narrow
 from aril.schedule.prepare import inner_axis
 from aril.uop import UOp
 from aril.uop.node import use_counts
-from aril.uop.shape import permute
+from aril.uop.shape import expand, pad, permute
 
 LINES = 512  # of a first-level cache: sums of fewer steps find their lines again there
 PAGE, AT_PAGES = 4096, 64  # lines a page apart share a set of the cache: few stay
@@ -35,9 +36,41 @@ def lay_out_operands(sink: UOp) -> UOp:
     for u in order:
         src = tuple([done[s] for s in u.src])
         if u.op is Ops.REDUCE and u.arg[0] is Ops.ADD and u.src[0].op is Ops.MUL and is_contraction(u):
-            src = (src[0].with_src(tuple([_laid_out(u, s, done[s], readers) for s in u.src[0].src])),)
+            if is_narrow(u):
+                factors = [_laid_out_narrow(u, done[s]) for s in u.src[0].src]
+            else:
+                factors = [_laid_out(u, s, done[s], readers) for s in u.src[0].src]
+            src = (src[0].with_src(tuple(factors)),)
         done[u] = u.with_src(src) if u.src else u
     return done[sink]
+
+
+def _laid_out_narrow(u: UOp, factor: UOp) -> UOp:
+    """A factor that stays bfloat16 in memory: whatever is copied is copied as such, the cast stands on top. Where the
+    sum has an odd number of terms along every axis, a zero is added to the last one."""
+    chain: list[UOp] = []
+    while factor.op is not Ops.CAST:
+        chain.append(factor)
+        factor = factor.src[0]
+    wide, factor = factor.dtype, factor.src[0]
+    for m in reversed(chain):
+        factor = m.with_src((factor, *m.src[1:]))
+    if not has_pairs(u):
+        factor = _lengthened(factor, u.arg[1][-1], inner_axis(factor))
+    elif _is_scattered(u, factor):
+        factor = _copied(u, factor)
+    return factor.cast(wide)
+
+
+def _lengthened(x: UOp, axis: int, inner: int | None) -> UOp:
+    """`x` from a copy with a zero more along `axis`; axis `inner` is the last in memory, as it was."""
+    if x.op is Ops.EXPAND:
+        below = _lengthened(x.src[0], axis, inner)
+        return expand(below, (*x.shape[:axis], below.shape[axis], *x.shape[axis + 1 :]))
+    order = [i for i in range(len(x.shape)) if i != inner] + ([] if inner is None else [inner])
+    longer = pad(x, tuple([(0, int(i == axis)) for i in range(len(x.shape))]))
+    copy = UOp(Ops.CONTIGUOUS, (permute(longer, tuple(order)),))
+    return permute(copy, tuple([order.index(i) for i in range(len(order))]))
 
 
 def _laid_out(u: UOp, old: UOp, new: UOp, readers: dict[UOp, int]) -> UOp:
