@@ -275,7 +275,8 @@ class LayersMixin(OrderMixin):
             k = k.repeat_interleave(self.shape[-3] // k.shape[-3], -3)
             v = v.repeat_interleave(self.shape[-3] // v.shape[-3], -3)
         q, v = self._floating(), v._floating()
-        scores = q.dot(k.transpose(-2, -1)) * (1.0 / math.sqrt(self.shape[-1]) if scale is None else scale)
+        scores = q._wide().dot(k._wide().transpose(-2, -1))
+        scores = scores * (1.0 / math.sqrt(self.shape[-1]) if scale is None else scale)
         seen: Self | None = None
         if is_causal:
             if attn_mask is not None:
@@ -288,9 +289,8 @@ class LayersMixin(OrderMixin):
             scores = scores + attn_mask
         if seen is not None:
             scores = seen.where(scores, -math.inf)
-        weights = scores._wide()
-        top = weights._top(-1).detach()
-        e = (weights - top.isfinite().where(top, top.const_like(0))).exp()
+        top = scores._top(-1).detach()
+        e = (scores - top.isfinite().where(top, top.const_like(0))).exp()
         total = e.sum(-1, True)
         weights = (e / total.eq(0).where(total.const_like(1), total)).cast(q.dtype)
         if dropout_p:
