@@ -172,7 +172,7 @@ class Nest:
     @cached_property
     def repeatable(self) -> bool:
         """Whether doing an element twice changes nothing: what is written is not read, nothing is added to memory."""
-        read = {a.storage for a in self.accesses if not a.is_store}
+        read = {a.storage for a in self.accesses if not a.is_store and a.storage.op is not Ops.BUFFER}
         written = {a.storage for a in self.accesses if a.is_store}
         return not read & written and not any(u.op in (Ops.ATOMIC, Ops.CUSTOM) for u in self.nodes)
 

@@ -16,6 +16,7 @@ from aril.codegen.attention import is_chain, plan_chain
 from aril.codegen.chunks import chunk_output
 from aril.codegen.columns import plan_columns
 from aril.codegen.contraction import plan_contraction
+from aril.codegen.panels import COSTLY, Keep, kept
 from aril.codegen.plan import Plan
 from aril.codegen.residues import split_residues
 from aril.codegen.steps import (
@@ -42,10 +43,6 @@ from aril.uop.node import UOp
 
 # Costs in nanoseconds of one core: an element moved by vectors, one moved alone, an addition in a vector of 8.
 _CONTIGUOUS, _ALONE, _OPERATION = 0.15, 1.0, 0.05
-
-
-# functions that become polynomials: more constants than a few copies leave registers for
-_HEAVY = (Ops.EXP2, Ops.LOG2, Ops.SIN, Ops.POW, Ops.THREEFRY)
 
 
 def optimise(sink: UOp, renderer: Renderer) -> UOp:
@@ -190,6 +187,8 @@ def _plan_generic(plan: Plan, index: int, shared: bool) -> None:
     nest = plan.nest(index)
     widths = {r: width_of(plan, nest, r) for r in (*nest.loops, *[r for group in nest.groups for r in group])}
     lane, inner = _choose_lanes(nest, widths)
+    _keep_row(plan, nest, lane, inner)
+    nest = plan.nest(index)
     if shared:
         _chunk(plan, nest, lane)
     nest = plan.nest(index)
@@ -200,8 +199,16 @@ def _plan_generic(plan: Plan, index: int, shared: bool) -> None:
         _vectorise_output(plan, index, plan.find(plan.nest(index).loops, lane.arg.id), width)
     _unroll_short(plan, nest, [r.arg.id for r in inner])
     for loop in inner:
-        heavy = any(u.op in _HEAVY for u in nest.nodes if loop in u.ranges)
+        heavy = any(u.op in COSTLY for u in nest.nodes if loop in u.ranges)
         vectorise_reduction(plan, loop.arg.id, widths[loop], copies=1 if heavy else 4)
+
+
+def _keep_row(plan: Plan, nest: Nest, lane: UOp | None, inner: list[UOp]) -> None:
+    """Costly functions of a row that a reduction computes ahead of the row's results are computed once."""
+    for loop in inner:
+        short = length(loop) * nest.itemsize <= plan.renderer.l2 // 4
+        if lane is not None and short and kept(nest.effect, loop, lane) is not None:
+            plan.do(Keep(loop.arg.id, lane.arg.id), "dearer than a store and a load in cache")
 
 
 def width_of(plan: Plan, nest: Nest, loop: UOp | None) -> int:
@@ -276,7 +283,7 @@ def _vectorise_output(plan: Plan, index: int, lane: UOp, width: int) -> None:
     n, id = length(lane), lane.arg.id
     registers = plan.renderer.vector_registers
     live = len([a for a in nest.accesses if lane in a.loops]) + len([u for u in nest.reduces if lane in u.ranges])
-    heavy = any(u.op in _HEAVY for u in nest.nodes if lane in u.ranges)
+    heavy = any(u.op in COSTLY for u in nest.nodes if lane in u.ranges)
     copies = 1 if heavy else max(1, min(4, registers // 2 // max(1, live)))
     copies = 1 << (copies.bit_length() - 1)
     tiled = _transposed_loop(nest, lane)

@@ -17,6 +17,8 @@ from aril.uop.args import AddrSpace, AxisType
 from aril.uop.node import UOp
 
 _COPIES = (AxisType.UPCAST, AxisType.UNROLL)
+# functions that become polynomials: dearer than a store and a load, with more constants than copies leave registers for
+COSTLY = (Ops.EXP2, Ops.LOG2, Ops.SIN, Ops.POW, Ops.THREEFRY)
 
 
 @dataclass(frozen=True)
@@ -167,3 +169,47 @@ def _free_slot(sink: UOp) -> int:
 
 def _int(value: int) -> UOp:
     return UOp.const(dtypes.weakint, value)
+
+
+@dataclass(frozen=True)
+class Keep(Step):
+    """What a reduction computes for every turn of loop `id` is kept in a panel for the output loop `again`, which
+    computed it once more.
+
+    before: END(STORE(out[j], EXP2(x[j]) / REDUCE(EXP2(x[k]), k)), j)
+    after:  END(STORE(out[j], AFTER(panel, s)[j] / s), j) with s = REDUCE(AFTER(e, STORE(panel[k], e)), k), e = EXP2(x[k])
+
+    Needed: two loops of one known length, and a function of some cost (`kept`) that both compute.
+    """
+
+    id: Id
+    again: Id
+
+    def apply(self, sink: UOp) -> UOp:
+        k, j = self.loop(sink, self.id), self.loop(sink, self.again)
+        found = kept(sink, k, j)
+        self.need(found is not None, "the two loops have no function in common that one of them could keep")
+        assert found is not None
+        reduction, value, again = found
+        panel = UOp.buffer(_free_slot(sink), value.dtype, length(k), AddrSpace.LOCAL)
+        stored = panel.index(k).store(value)
+        body = reduction.src[0].substitute({value: value.after(stored)})
+        new = reduction.with_src((body, *reduction.src[1:]))
+        return sink.substitute({reduction: new, again: panel.after(new).index(j).load()})
+
+
+def kept(sink: UOp, k: UOp, j: UOp) -> tuple[UOp, UOp, UOp] | None:
+    """(reduction over `k`, a costly value in it, the same value at `j`) where the kernel computes both."""
+    if k.src[0].op is not Ops.CONST or k.src[0] is not j.src[0]:
+        return None
+    nodes = sink.toposort()
+    for u in nodes:
+        if u.op is not Ops.REDUCE or u.src[1:] != (k,) or not isinstance(u.arg[0], Ops):
+            continue
+        for value in reversed(u.src[0].toposort()):
+            if value.op not in COSTLY or k not in value.ranges or j in value.ranges or value.dtype.itemsize < 4:
+                continue
+            again = substitute_live(value, {k: j})
+            if again in nodes:
+                return u, value, again
+    return None
