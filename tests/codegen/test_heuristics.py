@@ -9,7 +9,7 @@ import pytest
 from aril import config
 from aril.codegen.accumulate import separate
 from aril.codegen.heuristics import choose, optimise
-from aril.codegen.panels import Block, Stage
+from aril.codegen.panels import Block, Keep, Stage
 from aril.codegen.plan import Plan
 from aril.codegen.prefetch import Prefetch
 from aril.codegen.steps import Chunk, Merge, Reorder, Split, StepError, Unroll, Upcast, Vectorize, loops_of
@@ -193,3 +193,23 @@ def test_sums_of_exponentials_leave_registers_for_the_constants(target: str) -> 
     """Several accumulators would spill on 16 registers, and hide no latency: a turn is longer than an addition."""
     assert not any(s.id[0] == 3 for s in steps(b.softmax(40, 1024), Upcast, target))
     assert any(s.id[0] == 2 for s in steps(b.softmax(40, 1024), Upcast, target))
+
+
+@pytest.mark.parametrize("target", ["wide", "avx2"])
+@pytest.mark.parametrize("cols", [100, 4096, 1037])
+def test_a_softmax_computes_each_exponential_once(target: str, cols: int) -> None:
+    """Beside the maximum there is one loop with exponentials; the results read what it kept."""
+    kernel = b.softmax(8, cols)
+    assert len(steps(kernel, Keep, target)) == 1
+    plan = plan_of(kernel, target)
+    at = {r.arg.id[0] for u in plan.sink.toposort() if u.op is Ops.EXP2 for r in u.ranges if r.arg.id[0] > 0}
+    assert at == {3}
+
+
+def test_rows_longer_than_the_cache_compute_their_exponentials_again() -> None:
+    assert steps(b.softmax(2, 5000), Keep, "small caches") == []
+
+
+def test_what_only_one_loop_computes_is_not_kept() -> None:
+    with pytest.raises(StepError, match="in common"):
+        Keep((1,), (0,)).apply(separate(b.row_sum(8, 8).sink))
