@@ -177,7 +177,8 @@ class Keep(Step):
     computed it once more.
 
     before: END(STORE(out[j], EXP2(x[j]) / REDUCE(EXP2(x[k]), k)), j)
-    after:  END(STORE(out[j], AFTER(panel, s)[j] / s), j) with s = REDUCE(AFTER(e, STORE(panel[k], e)), k), e = EXP2(x[k])
+    after:  END(STORE(out[j], AFTER(panel, s)[j] / s), j)
+            with s = REDUCE(AFTER(e, STORE(panel[k], e)), k) and e = EXP2(x[k])
 
     Needed: two loops of one known length, and a function of some cost (`kept`) that both compute.
     """
