@@ -16,7 +16,7 @@ from aril.codegen.expand import expand
 from aril.codegen.heuristics import optimise
 from aril.codegen.launch import launch
 from aril.codegen.pairs import pair_lanes
-from aril.codegen.steps import Step, StepError
+from aril.codegen.steps import Step, StepError, copy_single_turns
 from aril.config import CHECK_OOB, DEBUG, SPEC, TRACK_REWRITES
 from aril.ops import Ops
 from aril.renderer.base import Renderer
@@ -32,7 +32,8 @@ Pass = Callable[[UOp, Renderer], UOp]
 def passes() -> tuple[tuple[str, Pass], ...]:
     """The passes in order, with the names they have in traces.
 
-    Loops are told apart before steps name them, and again after, as peeling copies nests. Copies and lanes come
+    Loops are told apart before steps name them, and again after, as peeling copies nests. A loop of one turn is a copy:
+    conditions would be simplified with its number and what they share with values computed twice. Copies and lanes come
     before accumulators, which are one for each copy. Decompositions come after both (they see vectors), types after
     everything that makes index arithmetic, multiply-add after types (a cast between the two would hide it).
     """
@@ -43,6 +44,7 @@ def passes() -> tuple[tuple[str, Pass], ...]:
         ("separate loops", lambda sink, renderer: separate(sink)),
         ("optimise", optimise),
         ("separate copies", lambda sink, renderer: separate(sink)),
+        ("single turns", lambda sink, renderer: copy_single_turns(sink)),
         ("launch index", lambda sink, renderer: launch(sink)),
         ("expand", lambda sink, renderer: expand(sink, pair_lanes(renderer))),
         ("accumulate", lambda sink, renderer: accumulate(sink)),

@@ -78,6 +78,13 @@ def retype(sink: UOp, loops: Iterable[UOp], kind: AxisType) -> UOp:
     return replace_loops(sink, {r: (n, (n,)) for r, n in new.items()})
 
 
+def copy_single_turns(sink: UOp) -> UOp:
+    """Loops that turn once become copies, of which there is one: what lies in them is the same as elsewhere."""
+    once = [r for r in loops_of(sink).values() if r.src[0].op is Ops.CONST and r.src[0].arg == 1]
+    sink = retype(sink, [r for r in once if r.arg.kind is AxisType.LOOP], AxisType.UPCAST)
+    return retype(sink, [r for r in once if r.arg.kind is AxisType.REDUCE], AxisType.UNROLL)
+
+
 @dataclass(frozen=True)
 class Split(Step):
     """Loop `id` of n turns becomes `id+(0,)` over tiles and `id+(1,)` of `factor` turns inside a tile.

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from aril import config
+from aril.codegen import compile_kernel
 from aril.codegen.accumulate import separate
 from aril.codegen.heuristics import choose, optimise
 from aril.codegen.panels import Block, Keep, Stage
@@ -15,7 +16,7 @@ from aril.codegen.prefetch import Prefetch
 from aril.codegen.steps import Chunk, Merge, Reorder, Split, StepError, Unroll, Upcast, Vectorize, loops_of
 from aril.dtype import dtypes
 from aril.ops import Ops
-from aril.uop.args import AxisType, KernelInfo
+from aril.uop.args import AddrSpace, AxisType, KernelInfo
 from aril.uop.node import UOp
 from tests.codegen import build as b
 from tests.codegen.run import renderer
@@ -213,3 +214,14 @@ def test_rows_longer_than_the_cache_compute_their_exponentials_again() -> None:
 def test_what_only_one_loop_computes_is_not_kept() -> None:
     with pytest.raises(StepError, match="in common"):
         Keep((1,), (0,)).apply(separate(b.row_sum(8, 8).sink))
+
+
+def test_a_sum_of_one_tile_that_a_condition_reads_too_is_computed_once() -> None:
+    """Seven exponentials: one vector of four and three alone, kept once; the total's zero is asked for beside it."""
+    i, j, k = UOp.range(6, (0,), b.LOOP), UOp.range(7, (1,), b.LOOP), UOp.range(7, (2,), b.REDUCE)
+    total = b.reduce(Ops.ADD, b.alu(Ops.EXP2, b.load(1, (6, 7), i, k)), k)
+    safe = UOp(Ops.WHERE, (UOp(Ops.CMPEQ, (total, total.const_like(0.0))), total.const_like(1.0), total))
+    value = b.alu(Ops.FDIV, b.alu(Ops.EXP2, b.load(1, (6, 7), i, j)), safe)
+    program = compile_kernel(b.sink(b.store(0, (6, 7), [i, j], value)), renderer("avx2"))
+    kept = [u for u in program.linear.src if u.op is Ops.STORE and u.src[0].src[0].op is Ops.BUFFER]
+    assert len([u for u in kept if u.src[0].src[0].arg.addrspace is AddrSpace.LOCAL]) == 4
