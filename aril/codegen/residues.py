@@ -26,7 +26,7 @@ def split_residues(plan: Plan, index: int) -> None:
     """
     nest = plan.nest(index)
     turns = [nest.turns(frozenset(g)) for g in nest.groups]
-    if not turns or max(turns) > _WINDOW or not all(is_constant(r) for g in nest.groups for r in g):
+    if turns and max(turns) > _WINDOW or not all(is_constant(r) for g in nest.groups for r in g):
         return
     copies = 1
     for t in turns:
@@ -40,7 +40,7 @@ def split_residues(plan: Plan, index: int) -> None:
 
 
 def _asked(nest: Nest) -> dict[UOp, int]:
-    """Output loops that stand in a remainder together with a loop of a reduction, and its divisor."""
+    """Output loops that stand in a remainder, alone or together with a loop of a reduction, and its divisor."""
     out: dict[UOp, int] = {}
     inner = {r for g in nest.groups for r in g}
     for u in nest.nodes:
@@ -49,6 +49,6 @@ def _asked(nest: Nest) -> dict[UOp, int]:
         by, terms = int(u.src[1].arg), linear(u.src[0], {}).terms
         free = [r for r, scale in terms.items() if scale % by]
         own = [r for r in free if r in nest.loops and r.arg.kind is AxisType.LOOP and is_constant(r)]
-        if 2 <= by <= 4 and len(own) == 1 and all(r in inner for r in free if r is not own[0]) and len(free) > 1:
+        if 2 <= by <= 4 and len(own) == 1 and all(r in inner for r in free if r is not own[0]):
             out[own[0]] = by
     return out

@@ -227,25 +227,43 @@ class ContractMixin(MathMixin):
         kernel, cin, rout = weight.shape[2:], weight.shape[0] // groups, weight.shape[1]
         strides, dilations, extra = to_pair(stride, n), to_pair(dilation, n), to_pair(output_padding, n)
         around = self._spatial_padding(padding, n)
-        w = weight._reshape((groups, cin, rout, *kernel)).transpose(1, 2)
-        w = w.flip(*range(3, 3 + n))._reshape((groups * rout, cin, *kernel))
+        if all(s == 1 for s in strides):  # a convolution with the weight mirrored
+            w = weight._reshape((groups, cin, rout, *kernel)).transpose(1, 2)
+            w = w.flip(*range(3, 3 + n))._reshape((groups * rout, cin, *kernel))
+            pairs = [
+                ((k - 1) * d - b, (k - 1) * d - a + e)
+                for k, d, (b, a), e in zip(kernel, dilations, around, extra, strict=True)
+            ]
+            return self.pad(((0, 0), (0, 0), *pairs)).conv2d(w, bias, groups, 1, dilations)
+        batch, *spatial = self.shape[0], *self.shape[2:]
+        common = promote(self.dtype, weight.dtype)
+        x = self._reshape((batch, groups, cin, 1, *spatial, *(1,) * n))
+        w = weight._reshape((1, groups, cin, rout, *(1,) * n, *kernel))
+        y = x._contract(w, (2,), accumulator(common))._reshape((batch, groups * rout, *spatial, *kernel))
+        for i in reversed(range(n)):  # what each window gives goes to its place
+            y = y._unwindowed(2 + i, strides[i], dilations[i])
+        y = y.cast(common if common.kind == "f" else y.dtype)
+        y = y.pad(((0, 0), (0, 0), *[(-b, e - a) for (b, a), e in zip(around, extra, strict=True)]))
+        return y if bias is None else y + bias._reshape((1, groups * rout, *(1,) * n))
+
+    def _unwindowed(self, axis: int, step: int, dilation: int) -> Self:
+        """The transpose of `_windows`: out[.., o * step + k * dilation, ..] is the sum of x[.., o (axis), .., k
+        (last)]."""
+        *lead, size = self.shape
+        count, before, rest = lead[axis], tuple(lead[:axis]), tuple(lead[axis + 1 :])
+        if step == size and dilation == 1:  # no place belongs to two windows
+            x = self._permute((*range(axis + 1), self.ndim - 1, *range(axis + 1, self.ndim - 1)))
+            return x._reshape((*before, count * size, *rest))
+        along = lambda pair, other: tuple([pair if i == axis else other for i in range(self.ndim)])  # noqa: E731
         x = self
-        for i, s in enumerate(strides):  # zeros between the elements
-            if s > 1:
-                axis, size = 2 + i, x.shape[2 + i]
-                lead, rest = x.shape[:axis], x.shape[axis + 1 :]
-                x = x._reshape((*lead, size, 1, *rest))
-                x = x._pad(tuple([(0, s - 1) if j == axis + 1 else (0, 0) for j in range(x.ndim)]))
-                x = x._reshape((*lead, size * s, *rest))
-                if size:
-                    x = x._shrink(
-                        tuple([(0, size * s - s + 1) if j == axis else (0, d) for j, d in enumerate(x.shape)])
-                    )
-        pairs = [
-            ((k - 1) * d - b, (k - 1) * d - a + e)
-            for k, d, (b, a), e in zip(kernel, dilations, around, extra, strict=True)
-        ]
-        return x.pad(((0, 0), (0, 0), *pairs)).conv2d(w, bias, groups, 1, dilations)
+        if step > 1:  # zeros between the elements
+            x = x._reshape((*before, count, 1, *rest, size))
+            x = x._pad(tuple([(0, step - 1) if i == axis + 1 else (0, 0) for i in range(x.ndim)]))
+            x = x._reshape((*before, count * step, *rest, size))
+        reach = dilation * (size - 1)
+        x = x._pad(along((reach, reach), (0, 0)))
+        x = x._shear(axis, self.ndim - 1, -dilation, reach, (count - 1) * step + 1 + reach)
+        return x.sum(-1)
 
     def _pool_setup(self, kernel_size: Any, stride: Any, dilation: Any, padding: Any, ceil_mode: Any, what: str) -> Any:
         kernel = (kernel_size,) * 2 if isinstance(kernel_size, int) else tuple(kernel_size)

@@ -1,0 +1,90 @@
+"""Gradients of convolutions with a step, and transposed convolutions: dense sums, one for each remainder."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from aril.autograd import gradient
+from aril.ops import Ops
+from aril.schedule import schedule
+from aril.schedule.kernels import Schedule
+from aril.schedule.normalize import normalize
+from aril.uop import UOp
+from tests.schedule.graphs import check, put
+
+RNG = np.random.default_rng(5)
+
+
+def draw(*shape: int) -> UOp:
+    return put(RNG.standard_normal(shape).astype(np.float32))
+
+
+def scheduled(y: UOp) -> Schedule:
+    normal = normalize([y], ("CPU",))
+    return schedule(normal.graph, len(normal.buffers))
+
+
+def input_gradient(image: tuple[int, ...], weight: tuple[int, ...], **options: Any) -> tuple[UOp, int]:
+    """(the gradient of a convolution's input, how many values its windows have)."""
+    x, w = draw(*image), draw(*weight)
+    y = x.conv2d(w, **options)
+    (found,) = gradient(y, draw(*y.shape), [x])
+    assert found is not None
+    return found, math.prod(y.shape) // weight[0] * image[1] * math.prod(weight[2:])
+
+
+CASES = [
+    ((2, 4, 12, 13), (8, 4, 3, 3), {"stride": 2, "padding": 1}),
+    ((2, 4, 13, 11), (8, 4, 5, 4), {"stride": (2, 3), "padding": (2, 1)}),
+    ((1, 3, 20, 20), (8, 3, 7, 7), {"stride": 2, "padding": 3}),
+    ((2, 4, 14, 15), (8, 4, 5, 4), {"stride": 3, "dilation": 2, "padding": 2}),
+    ((2, 4, 14, 9), (8, 4, 4, 2), {"stride": (2, 1), "dilation": (3, 2), "padding": 1}),
+    ((2, 8, 12, 12), (8, 4, 3, 3), {"stride": 2, "padding": 1, "groups": 2}),
+    ((2, 4, 31), (8, 4, 6), {"stride": 4, "padding": 1}),
+    ((1, 4, 6, 7, 8), (6, 4, 3, 3, 3), {"stride": 2, "padding": 1}),
+]
+
+
+@pytest.mark.parametrize(("image", "weight", "options"), CASES, ids=[str(c[2]) + str(c[1]) for c in CASES])
+def test_input_gradients(image: tuple[int, ...], weight: tuple[int, ...], options: dict[str, Any]) -> None:
+    """The evaluator's values; nothing stored is as large as all windows together."""
+    found, windows = input_gradient(image, weight, **options)
+    assert all(t.size < windows for t in scheduled(found).temps)
+    check(found, tolerance=1e-4)
+
+
+def test_each_remainder_sums_what_it_meets() -> None:
+    """Of a 3x3 kernel with a step of 2: 1, 2, 2 and 4 elements for each channel."""
+    found, _ = input_gradient((2, 8, 16, 16), (32, 8, 3, 3), stride=2, padding=1)
+    terms = []
+    for item in scheduled(found).items:
+        assert item.kernel is not None
+        for u in item.kernel.toposort():
+            if u.op is Ops.REDUCE:
+                terms.append(math.prod([u.src[0].shape[a] for a in u.arg[1]]))
+    assert sorted(terms) == [32, 64, 64, 128]
+
+
+@pytest.mark.parametrize(
+    ("stride", "options"),
+    [(2, {"padding": 1, "output_padding": 1}), (3, {"dilation": 2}), (4, {"padding": 2}), ((1, 2), {"groups": 2})],
+)
+def test_transposed_convolutions(stride: int | tuple[int, int], options: dict[str, Any]) -> None:
+    """The same as the gradient of the convolution with that weight, and no zeros between elements are stored."""
+    y = draw(2, 8, 6, 5)
+    out = y.conv_transpose2d(draw(8, 6, 3, 3), stride=stride, **options)
+    assert all(t.size < 2 * math.prod(out.shape) for t in scheduled(out).temps if not t.is_result)
+    check(out, tolerance=1e-4)
+
+
+def test_a_gradient_beside_another_sum() -> None:
+    """A sum over the windows of something else than a convolution keeps its form."""
+    x = draw(2, 3, 9, 9)
+    y = x.pad(((0, 0), (0, 0), (1, 1), (1, 1))).avg_pool2d(3, 2)
+    (found,) = gradient(y, draw(*y.shape), [x])
+    assert found is not None
+    check(found, tolerance=1e-5)
