@@ -12,7 +12,7 @@ from aril.config import CHECK_POSITIONS
 from aril.device import DeviceError
 from aril.dtype import dtypes
 from aril.engine.realize import local
-from aril.mixin.base import broadcast_shape, dim_prod, dim_sub
+from aril.mixin.base import broadcast_shape, check_part, dim_prod, dim_sub, dim_sum
 from aril.ops import Ops
 from aril.tensor_memory import is_writable_view, make_writable, working_device
 from aril.uop import UOp
@@ -217,7 +217,7 @@ def _views(x: Any, key: Any, for_store: bool = False) -> tuple[Any, list[tuple[i
             continue
         n = x.shape[axis]
         if isinstance(k, slice):
-            start, length, step = _slice(k, n)
+            start, length, step = _slice(k, n, x.shape)
             if step == 1 or length == 0:
                 pairs.append((start, length))
             else:
@@ -247,6 +247,7 @@ def _views(x: Any, key: Any, for_store: bool = False) -> tuple[Any, list[tuple[i
         elif isinstance(k, UOp):
             if picking:
                 raise IndexError("indexing: a symbolic position cannot be mixed with arrays of positions")
+            check_part("indexing", k, dim_sum(k, 1), n, x.shape)
             pairs.append((k, 1))
             order.append("view")
         elif hasattr(k, "__index__") and not isinstance(k, bool):
@@ -311,13 +312,15 @@ def _positions(x: Any, k: Any, n: Any, axis: int) -> Any:
     return type(x)(array.astype(np.int32 if n <= 2**31 else np.int64), device=working_device(x))
 
 
-def _slice(k: slice, n: Any) -> tuple[Any, Any, int]:
+def _slice(k: slice, n: Any, shape: Any) -> tuple[Any, Any, int]:
     """(start, length, step) of a slice of an axis of length n; bounds may be symbolic where the step is 1."""
     if any(isinstance(v, UOp) for v in (k.start, k.stop, n)):
         if k.step not in (None, 1):
             raise IndexError("indexing: a slice with symbolic bounds has step 1")
-        start = 0 if k.start is None else k.start
-        return start, dim_sub(n if k.stop is None else k.stop, start), 1
+        start, stop = (0 if k.start is None else k.start), (n if k.stop is None else k.stop)
+        start, stop = (dim_sum(n, v) if isinstance(v, int) and v < 0 else v for v in (start, stop))
+        check_part("indexing", start, stop, n, shape)
+        return start, dim_sub(stop, start), 1
     parts = []
     for v in (k.start, k.stop, k.step):
         if v is not None and not hasattr(v, "__index__"):

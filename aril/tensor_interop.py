@@ -27,7 +27,7 @@ def _bound(d: Any) -> int:
     """A dimension as a number, from the values its variables are bound to. ValueError for one that is not bound."""
     if isinstance(d, int):
         return d
-    out = d.substitute({u: u.src[1] for u in d.toposort() if u.op is Ops.BIND})._as_dim()
+    out = d._bound_dim()
     if not isinstance(out, int):
         raise ValueError(f"the length {d} depends on a variable without a value; bind it first")
     return out

@@ -16,11 +16,13 @@ from typing import Any
 
 from aril import config
 from aril.device import CompiledKernel, Device, Program
+from aril.dtype import wrap
 from aril.engine import profile
 from aril.forks import renewed_in_child
 from aril.ops import Ops
 from aril.runtime import cache
 from aril.uop import Estimates, UOp
+from aril.uop.alu import exec_alu
 from aril.uop.serial import from_rows, to_rows
 
 # Settings that change the code a kernel becomes; they are part of every key and are handed to the compile workers.
@@ -62,18 +64,20 @@ def evaluate(expression: Any, values: dict[str, int]) -> int:
     """An int, or an expression in variables with these values. Errors: ValueError for a variable without one."""
     if not isinstance(expression, UOp):
         return int(expression)
-    from aril.uop.symbolic import simplify
-
-    known = {}
+    known: dict[UOp, Any] = {}
     for u in expression.toposort():
         if u.is_variable:
             if u.arg.name not in values:
                 raise ValueError(f"variable {u.arg.name!r} has no value: bind it")
-            known[u] = UOp.const(u.dtype, values[u.arg.name])
-    out = simplify(expression.substitute(known))
-    if out.op is not Ops.CONST:
-        raise ValueError(f"{expression} is no integer for {values}")
-    return int(out.arg)
+            known[u] = values[u.arg.name]
+        elif u.op is Ops.CONST:
+            known[u] = u.arg
+        else:
+            operands = tuple([known[s] for s in u.src])
+            known[u] = wrap(operands[0], u.dtype) if u.op is Ops.CAST else exec_alu(u.op, u.dtype, operands)
+            if known[u] is None:
+                raise ValueError(f"{expression} is no integer for {values}")
+    return int(known[expression])
 
 
 _loaded: dict[tuple[UOp, str, str], Loaded] = {}

@@ -22,6 +22,7 @@ from aril.engine.lock import locked
 from aril.engine.transfer import transfer, transfer_name
 from aril.ops import OpGroup, Ops
 from aril.schedule import Item, Normalized, Schedule, normalize, schedule
+from aril.schedule.limits import Limit
 from aril.schedule.shard import is_sharded_storage, memory_of
 from aril.uop import UOp
 from aril.uop.node import live_nodes
@@ -58,6 +59,7 @@ class Capture:
     launches: list[Launch] = field(default_factory=list)
     made: list[Buffer] = field(default_factory=list)
     nodes: list[tuple[weakref.ref[UOp], Buffer]] = field(default_factory=list)
+    limits: dict[Limit, None] = field(default_factory=dict)  # of the variables' values
     values: dict[str, int] = field(default_factory=dict)
     graphs: list[UOp] = field(default_factory=list)  # what was realized
 
@@ -260,6 +262,8 @@ def run(exe: Executable, buffers: list[Buffer | None], values: dict[str, int]) -
     steps = exe.schedule
     default = Device.DEFAULT
     capture = local.capture
+    for limit in steps.limits:
+        limit.check(values, evaluate)
     if (
         exe.together is not False
         and capture is None
@@ -275,6 +279,7 @@ def run(exe: Executable, buffers: list[Buffer | None], values: dict[str, int]) -
     timed, began, ended = debug or bool(profiled), 0, 0
     if capture is not None:
         capture.values.update(values)
+        capture.limits.update(dict.fromkeys(steps.limits))
 
     def make(slot: int) -> Buffer:
         temp = steps.temps[slot - steps.params]

@@ -86,6 +86,7 @@ class Batch:
         self.keep = list(replaced)
         self.launches = capture.launches
         self.values = dict(capture.values)
+        self.limits = tuple(capture.limits)
         self.plan: dict[int, Buffer] = {}
         self.pools: list[tuple[str, int]] = []  # (device, bytes) of memory that each run gets anew
         self.label = f"replay of {len(self.launches)} kernels" if kept is not None else ""
@@ -203,6 +204,8 @@ class Batch:
 
     def run(self, buffers: Sequence[Buffer], values: dict[str, int]) -> None:
         """Replay with `buffers` in the places of the replaced ones and these values of variables."""
+        for limit in self.limits:
+            limit.check({**self.values, **values}, evaluate)
         if self.pools:
             buffers = [*buffers, *[Buffer(device, size, dtypes.uint8) for device, size in self.pools]]
         if DEBUG.value >= 2 or NAN_CHECK.value or (JIT.value == 2 and self.label):

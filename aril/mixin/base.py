@@ -251,6 +251,14 @@ def same(a: Dim, b: Dim) -> bool:
     return a is b or (isinstance(a, int) and isinstance(b, int) and a == b)
 
 
+def check_part(what: str, start: Dim, end: Dim, d: Dim, shape: Shape) -> None:
+    """Errors: IndexError where elements `start` to `end` (excluded) of an axis of length d do not exist, as far as
+    variables in them are bound to values."""
+    first, last, n = [x._bound_dim() if hasattr(x, "_bound_dim") else x for x in (start, end, d)]
+    if isinstance(first, int) and isinstance(last, int) and isinstance(n, int) and not 0 <= first <= last <= n:
+        raise IndexError(f"{what}: {first} to {last} lies outside an axis of {n} (shape {shape})")
+
+
 def dim_prod(dims: Iterable[Dim]) -> Dim:
     """The product of dimensions, simplified where symbolic."""
     out = math.prod(dims)

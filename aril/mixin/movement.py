@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 from aril.dtype import promote
-from aril.mixin.base import Dim, broadcast_shape, dim_prod, dim_sub, dim_sum, same, shape_arg
+from aril.mixin.base import Dim, broadcast_shape, check_part, dim_prod, dim_sub, dim_sum, same, shape_arg
 from aril.mixin.elementwise import ElementwiseMixin
 from aril.ops import Ops
 
@@ -234,8 +234,7 @@ class MovementMixin(ElementwiseMixin):
         pairs: list[tuple[Dim, Dim]] = []
         for d, p in zip(self.shape, arg, strict=True):
             start, end = (0, d) if p is None else p
-            if isinstance(start, int) and isinstance(end, int) and isinstance(d, int) and not 0 <= start <= end <= d:
-                raise IndexError(f"shrink: {start} to {end} lies outside an axis of {d} (shape {self.shape})")
+            check_part("shrink", start, end, d, self.shape)
             pairs.append((start, dim_sub(end, start)))
         return self._shrink(tuple(pairs))
 

@@ -22,6 +22,7 @@ from aril.config import EMULATED_DTYPES, NAN_CHECK, SPEC, TRACK_REWRITES
 from aril.schedule import collective, kernels, shard
 from aril.schedule.contractions import give_pads_to_operands, merge_sums
 from aril.schedule.kernels import Item, Schedule, Temp
+from aril.schedule.limits import limits
 from aril.schedule.lower import lower
 from aril.schedule.normalize import Normalized, normalize
 from aril.schedule.online import divide_after_sums, split_with_maximum
@@ -69,7 +70,8 @@ def schedule(graph: UOp, params: int) -> Schedule:
     key = (graph, *collective.settings(), EMULATED_DTYPES.value)
     found = None if NAN_CHECK.value else _CACHE.get(key)  # the lines of this graph, not of one like it
     if found is None:
-        sink, plan = shard.distribute(split_bitcasts(inline(graph)))
+        whole = inline(graph)
+        sink, plan = shard.distribute(split_bitcasts(whole))
         for one in PASSES:
             out = one(sink)
             if TRACK_REWRITES.value >= 2:
@@ -77,7 +79,7 @@ def schedule(graph: UOp, params: int) -> Schedule:
             if SPEC.value >= 2:
                 _verify(out, one.__name__)
             sink = out
-        found = kernels.build(sink, params)
+        found = replace(kernels.build(sink, params), limits=limits(whole))
         if plan:
             found = replace(found, results=shard.join_results(found.results, plan))
         if len(_CACHE) >= CACHE_LIMIT:

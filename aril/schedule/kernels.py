@@ -27,6 +27,7 @@ from aril.schedule.fuse import (
     walks,
 )
 from aril.schedule.layout import placed
+from aril.schedule.limits import Limit
 from aril.schedule.lower import lower
 from aril.schedule.merge import Draft, bundle, merge
 from aril.schedule.numbers import read_on, stored_apart, without_tags
@@ -73,7 +74,7 @@ class Temp:
 @dataclass(frozen=True)
 class Schedule:
     """Steps in order; `results[i]` is root i as a view of a parameter; `predicted_bytes` is what the cost rule
-    expects to be moved.
+    expects to be moved; `limits` are what values of variables must satisfy.
     """
 
     items: tuple[Item, ...]
@@ -81,6 +82,7 @@ class Schedule:
     temps: tuple[Temp, ...]
     results: tuple[UOp, ...]
     predicted_bytes: int = 0
+    limits: tuple[Limit, ...] = ()
 
 
 def protect_targets(sink: UOp, fusion: Fusion) -> UOp:

@@ -368,6 +368,10 @@ class UOp(OpMixin):
         out = simplify(self)
         return int(out.arg) if out.op is Ops.CONST else out
 
+    def _bound_dim(self) -> sint:
+        """This dimension with the values that its variables are bound to; an int where all of them have one."""
+        return self.substitute({u: u.src[1] for u in self.toposort() if u.op is Ops.BIND})._as_dim()
+
     @staticmethod
     def iota(n: sint) -> UOp:
         """The vector 0, 1, .., n - 1 of weak integers (tensor form): its element is its index."""

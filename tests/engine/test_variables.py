@@ -161,3 +161,53 @@ def test_assignment_at_a_variable_place() -> None:
         x.realize()
         expected[n] += n + 1
         np.testing.assert_array_equal(x.numpy(), expected)
+
+
+def test_a_part_beyond_its_axis_is_refused_with_the_values_that_make_it_so():
+    n = Variable("n", 1, 10)
+    x = Tensor(np.arange(10, dtype=np.float32)).realize()
+    assert x[n.bind(8) : n.bind(8) + 2].tolist() == [8, 9]
+    with pytest.raises(IndexError, match=r"indexing: 9 to 11 lies outside an axis of 10 \(shape \(10,\)\)"):
+        x[n.bind(9) : n.bind(9) + 2]
+    with pytest.raises(IndexError, match="shrink: 0 to 9 lies outside an axis of 5"):
+        x[:5].shrink([(0, n.bind(9))])
+    with pytest.raises(IndexError, match="indexing: 10 to 11 lies outside"):
+        x[n.bind(10)]
+    assert x[-2 : n.bind(9)].tolist() == [8] and x[n.bind(7) : -1].tolist() == [7, 8]
+
+
+def test_an_assignment_beyond_its_axis_writes_nothing():
+    n = Variable("n", 0, 10)
+    around = Tensor(np.zeros(12, np.float32)).realize()
+    cache = around[:8]
+    with pytest.raises(IndexError, match="indexing: 8 to 9 lies outside an axis of 8"):
+        cache[n.bind(8) : n.bind(8) + 1] = 5
+    assert around.tolist() == [0] * 12
+
+
+def test_a_replay_refuses_what_the_captured_call_did_not_meet():
+    n = Variable("n", 0, 10)
+    cache = Tensor(np.zeros(8, np.float32)).realize()
+
+    @jit
+    def put(i, value: Tensor) -> Tensor:
+        cache[i : i + 1] = value
+        return cache.sum().realize()
+
+    for i in range(8):
+        assert put(n.bind(i), Tensor([1.0]).realize()).item() == i + 1
+    message = r"elements 8 to 9 \(excluded\) of an axis of 8 do not exist: n to \(n\+1\) where n is 8; bind"
+    with pytest.raises(IndexError, match=message):
+        put(n.bind(8), Tensor([1.0]).realize())
+    assert cache.tolist() == [1] * 8
+    assert put(n.bind(0), Tensor([3.0]).realize()).item() == 10
+
+
+def test_parts_that_bounds_keep_inside_cost_no_check():
+    from aril.schedule import normalize, schedule
+
+    n = Variable("n", 1, 8)
+    x = Tensor(np.arange(10, dtype=np.float32)).realize()
+    for value in (x[n.bind(3) : n.bind(3) + 2], x.shrink([(0, n.bind(2))]).sum(), x[: n.bind(2)].max()):
+        normal = normalize([value.uop], ("CPU",))
+        assert schedule(normal.graph, len(normal.buffers)).limits == ()
