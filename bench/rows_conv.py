@@ -119,6 +119,7 @@ def conv_rows(c: Conv) -> tuple[Row, Row, Row]:
                 "jax": jax_weight_grad,
             },
             lambda x, g: reference.conv2d_weight_grad(x, g, (c.k, c.k), *rest),
+            tolerances={"torch": 1e-4},  # its AVX2 kernels add up to 400,000 products in one sum
             flops=c.flops,
             moved=x.nbytes + w.nbytes + g.nbytes,
             written=w.nbytes,
