@@ -92,12 +92,13 @@ def realize(tensors: Iterable[Tensor], compute: Any = None) -> None:
     overwrites is computed too, before it is lost. `compute`: see `realize_uops`."""
     from aril.engine.realize import alias, is_realized, local, realize_uops, realized_view
 
-    todo = list({id(t): t for t in tensors}.values())
-    for t in todo:
+    todo = []
+    for t in {id(t): t for t in tensors}.values():
         need_numbers(t)
         if t.uop.dtype.weak:
             t.uop = t.uop.cast(strong(t.uop.dtype))
-    todo = [t for t in todo if not is_realized(t.uop)]
+        if not is_realized(t.uop):
+            todo.append(t)
     if not todo:
         return
     while more := _readers_of_overwritten([t.uop for t in todo], {id(t) for t in todo}):
@@ -170,10 +171,26 @@ def _pending(u: UOp) -> bool:
     return u.op is not Ops.BUFFER and u.storage is None
 
 
+def _any_writes(roots: list[UOp]) -> bool:
+    """Whether computing `roots` does an assignment. Asked at every realization, so it keeps no order."""
+    seen = set(roots)
+    stack = list(seen)
+    while stack:
+        u = stack.pop()
+        if u.storage is None:
+            if u.op is Ops.AFTER:
+                return True
+            for s in u.src:
+                if s not in seen:
+                    seen.add(s)
+                    stack.append(s)
+    return False
+
+
 def _readers_of_overwritten(roots: list[UOp], chosen: set[int]) -> list[Tensor]:
-    writes = [u for u in toposort(roots, _pending) if u.op is Ops.AFTER and u.storage is None]
-    if not writes:
+    if not _any_writes(roots):
         return []
+    writes = [u for u in toposort(roots, _pending) if u.op is Ops.AFTER and u.storage is None]
     written = {_bottom(u) for u in writes}
     last = set(writes) - {u.src[0] for u in writes}
     tensors = [t for t in alive() if id(t) not in chosen]

@@ -56,8 +56,8 @@ class Loaded:
 
     def launch_values(self, values: dict[str, int]) -> tuple[list[int], int]:
         """(variable arguments, launch count) for bound variables."""
-        chunks = self.chunks if isinstance(self.chunks, int) else evaluate(self.chunks, values)
-        return [values[n] for n in self.variables], chunks
+        chunks = self.chunks if self.chunks.__class__ is int else evaluate(self.chunks, values)
+        return [values[n] for n in self.variables] if self.variables else [], chunks
 
 
 def evaluate(expression: Any, values: dict[str, int]) -> int:

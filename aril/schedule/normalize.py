@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from aril.ops import Ops
 from aril.uop import UOp
+from aril.uop.args import ParamArg
 from aril.uop.function import bind
 
 
@@ -39,41 +40,36 @@ def normalize(
     buffers: list[UOp] = []
     values: dict[str, int] = {}
     together: list[UOp] = []
-    stack: list[tuple[UOp, bool]] = [(sink, False)]
+    stack = [sink]
+    entered: set[UOp] = set()
     while stack:
-        u, visited = stack.pop()
+        u = stack[-1]
         if u in done:
-            continue
-        if visited:
-            if u.op is Ops.FUNCTION:  # its body, written over the arguments
-                done[u] = bind(u, [done[s] for s in u.src[1:]])
-                continue
-            if u.op is Ops.GETTUPLE and u.src[0].op is Ops.FUNCTION:
-                done[u] = done[u.src[0]][u.arg]
-                continue
-            sources = tuple([done[s] for s in u.src])
-            if u.op is Ops.AFTER:  # its tag only tells it from one of the same reading that has run
-                effects.append(u)
-                done[u] = UOp(Ops.AFTER, sources)
-            elif u.op in (Ops.REDUCE, Ops.SCATTER) and u.tag is not None:  # asked for anew; computed once all the same
-                done[u] = UOp(u.op, sources, u.arg)
-            else:
-                done[u] = u.with_src(sources)
-                if u.op is Ops.COLLECTIVE:
-                    together.append(u)
+            stack.pop()
+        elif u in entered:
+            stack.pop()
+            if u.op in _CHANGED:
+                done[u] = _changed(u, done, effects, together)
+            else:  # sources of the same dtypes in the same order: its own stays
+                src = tuple([done[s] for s in u.src])
+                done[u] = u if src == u.src else UOp(u.op, src, u.arg, u.dtype, u.tag)
+                if u.origin is not None:
+                    done[u].origin = u.origin
         elif u.op is Ops.BUFFER:
-            done[u] = UOp(Ops.PARAM, (), u.arg._replace(slot=len(buffers)), u.dtype)
+            stack.pop()
+            done[u] = UOp(Ops.PARAM, (), ParamArg(len(buffers), *u.arg[1:]), u.dtype)
             buffers.append(u)
         elif u.storage is not None and (
             u.op is Ops.AFTER or stands(u)
         ):  # a value that has been realized: the view of its buffer stands for it
             view = u.storage
             if view in done:
+                stack.pop()
                 done[u] = done[view]
             else:
-                stack.append((u, False))
-                stack.append((view, False))
+                stack.append(view)
         elif u.op is Ops.BIND:
+            stack.pop()
             variable, value = u.unbind()
             name = variable.arg.name
             if values.setdefault(name, value) != value:
@@ -82,12 +78,34 @@ def normalize(
                 )
             done[u] = variable
         elif not u.src:
+            stack.pop()
             done[u] = u
         else:
-            stack.append((u, True))
-            stack.extend([(s, False) for s in reversed(u.src[1:] if u.op is Ops.FUNCTION else u.src)])
+            entered.add(u)
+            stack.extend([s for s in (u.src[:0:-1] if u.op is Ops.FUNCTION else u.src[::-1]) if s not in done])
     graph = _renumbered(done[sink]) if together else done[sink]
     return Normalized(graph, buffers, values, effects)
+
+
+_CHANGED = frozenset({Ops.FUNCTION, Ops.GETTUPLE, Ops.AFTER, Ops.REDUCE, Ops.SCATTER, Ops.COLLECTIVE})
+
+
+def _changed(u: UOp, done: dict[UOp, Any], effects: list[UOp], together: list[UOp]) -> Any:
+    """What becomes of a node of `_CHANGED`, whose sources are done."""
+    if u.op is Ops.FUNCTION:  # its body, written over the arguments
+        return bind(u, [done[s] for s in u.src[1:]])
+    if u.op is Ops.GETTUPLE and u.src[0].op is Ops.FUNCTION:
+        return done[u.src[0]][u.arg]
+    sources = tuple([done[s] for s in u.src])
+    if u.op is Ops.AFTER:  # its tag only tells it from one of the same reading that has run
+        effects.append(u)
+        return UOp(Ops.AFTER, sources)
+    if u.op in (Ops.REDUCE, Ops.SCATTER) and u.tag is not None:  # asked for anew; computed once all the same
+        return UOp(u.op, sources, u.arg)
+    new = u.with_src(sources)
+    if new.op is Ops.COLLECTIVE:
+        together.append(new)
+    return new
 
 
 def _renumbered(graph: UOp) -> UOp:
