@@ -200,22 +200,32 @@ class UOp(OpMixin):
     @property
     def shape(self) -> Shape:
         """The logical shape: ints, or expressions where a dimension is symbolic."""
-        if self._shape is None:
+        known = self._shape
+        if known is None:
             from aril.uop.shape import derive_shape
 
-            for u in _pending(self, "_shape"):
-                u._shape = derive_shape(u)
-        return self._shape  # type: ignore[no-any-return]
+            for s in self.src:
+                if s._shape is None:
+                    for u in _pending(self, "_shape"):
+                        u._shape = derive_shape(u)
+                    return self._shape  # type: ignore[no-any-return]
+            known = self._shape = derive_shape(self)
+        return known  # type: ignore[no-any-return]
 
     @property
     def bounds(self) -> tuple[Any, Any]:
         """(least, greatest) value an integer or bool expression can take; (-inf, inf) for floats."""
-        if self._bounds is None:
+        known = self._bounds
+        if known is None:
             from aril.uop.bounds import derive_bounds
 
-            for u in _pending(self, "_bounds"):
-                u._bounds = derive_bounds(u)
-        return self._bounds  # type: ignore[no-any-return]
+            for s in self.src:
+                if s._bounds is None:
+                    for u in _pending(self, "_bounds"):
+                        u._bounds = derive_bounds(u)
+                    return self._bounds  # type: ignore[no-any-return]
+            known = self._bounds = derive_bounds(self)
+        return known  # type: ignore[no-any-return]
 
     @property
     def vmin(self) -> Any:
@@ -633,17 +643,28 @@ def _pending(root: UOp, slot: str) -> Iterator[UOp]:
 def toposort(roots: Iterable[UOp], enter: Callable[[UOp], bool] | None = None) -> dict[UOp, None]:
     """Nodes reachable from `roots`, sources first, each once; `enter` as in `UOp.toposort`."""
     out: dict[UOp, None] = {}
-    stack: list[tuple[UOp, bool]] = [(r, False) for r in reversed(tuple(roots))]
+    stack: list[UOp | None] = list(roots)
+    stack.reverse()
+    pop, push = stack.pop, stack.append
     while stack:
-        u, visited = stack.pop()
-        if u in out:
-            continue
-        if visited or not u.src:
-            out[u] = None
-        else:
-            stack.append((u, True))
-            if enter is None or enter(u):
-                stack.extend([(s, False) for s in reversed(u.src) if s not in out])
+        u = pop()
+        if u is None:  # all that the one below it needs is listed
+            u = pop()
+            out[u] = None  # type: ignore[index]
+        elif u not in out:
+            sources = u.src
+            if not sources or (enter is not None and not enter(u)):
+                out[u] = None
+                continue
+            push(u)
+            push(None)
+            if len(sources) == 1:
+                if sources[0] not in out:
+                    push(sources[0])
+            else:
+                for s in sources[::-1]:
+                    if s not in out:
+                        push(s)
     return out
 
 
