@@ -20,9 +20,11 @@ from aril.uop.args import AxisType
 from aril.uop.node import UOp
 
 ROWS = 8  # at once: as many streams as prefetchers follow
+STRETCH = 1024  # bytes of rows that follow each other in memory, at once: one stream
 COLUMNS = 256  # a chunk has a multiple of so many, where it has not all: short stretches of rows are read slower
 WEIGHTS = 8  # a row's elements are used at most so often; more make a product that arithmetic bounds
 PANEL = 16 << 10  # bytes of sums of a chunk of columns: half of a first-level cache
+LEAST = 128  # bytes of a row that are worth going over at once
 COPIES = 64  # of a multiply-add in the code
 
 
@@ -33,6 +35,7 @@ class Columns:
     rows: UOp
     lane: UOp
     weights: tuple[UOp, ...]
+    dense: bool  # whether a row begins where the one before it ends
 
     @property
     def sums(self) -> int:
@@ -53,12 +56,20 @@ def plan_columns(plan: Plan, index: int, nanoseconds: float, shared: bool) -> bo
         loops = tuple([r for r in nest.loops if r not in found.weights])
         chunk_output(plan, nest, nanoseconds, found.lane, COLUMNS, loops, most=most)
         lane = plan.renames.get(lane, lane)
-    vectors = _vectorise(plan, lane, nest.itemsize, found.sums)
+    dense = found.dense and lane == found.lane.arg.id
+    vectors, whole = _vectorise(plan, lane, nest.itemsize, found.sums, dense)
     for r in found.weights:
         plan.do(Upcast(r.arg.id), "weights of a row")
     rows, count = found.rows.arg.id, length(found.rows)
     known = is_constant(found.rows)
-    at_once = next((f for f in (ROWS, ROWS - 1, ROWS - 2, ROWS + 1, ROWS + 2) if known and count % f == 0), ROWS)
+    most = max(1, min(ROWS, STRETCH // (length(found.lane) * nest.itemsize))) if dense else ROWS
+    near = (most, most - 1, most - 2, most + 1, most + 2)
+    at_once = next((f for f in near if f > 1 and known and count % f == 0), most)
+    if whole:  # every sum of a row lies in a register
+        if at_once > 1 and at_once * vectors * found.sums <= COPIES:
+            plan.do(Split(rows, at_once, "exact" if known and count % at_once == 0 else "peel"), "a few rows a turn")
+            plan.do(Unroll((*rows, 1)), "a few rows a turn")
+        return True
     own = {r.arg.id for r in plan.nest(index).loops if r.arg.kind is AxisType.LOOP}
     keep = tuple(sorted(i for i in own if i[: len(lane)] != lane))
     plan.do(Split(rows, at_once, "exact" if known and count % at_once == 0 else "peel"), "rows that are added at once")
@@ -79,45 +90,53 @@ def _columns(plan: Plan, nest: Nest) -> Columns | None:
     rows = loops[0]
     if length(rows) < 4 * ROWS or not all(r in reduction.ranges for r in nest.loops):
         return None
-    large = [a for a in nest.accesses if rows in a.loops and _size(nest, a) > plan.renderer.l2]
+    large = [a for a in nest.accesses if rows in a.loops and _size(plan, nest, a) > plan.renderer.l2]
     lanes = {next((r for r in nest.loops if r in a.loops and a.stride(r) == 1), None) for a in large}
     lane = lanes.pop() if len(lanes) == 1 else None
-    if lane is None or not is_constant(lane) or length(lane) * nest.itemsize < 512:
+    if lane is None or not is_constant(lane) or length(lane) * nest.itemsize < LEAST:
         return None
     for a in large:
         step = a.stride(rows)
         if a.gated or step is None or abs(step) < length(lane):
             return None
+    dense = all(abs(a.stride(rows) or 0) == length(lane) for a in large)
     if any(lane in a.loops and a.stride(lane) != 1 for a in nest.accesses):
         return None
     weights = tuple([r for r in nest.loops if not any(r in a.loops for a in large)])
-    found = Columns(rows, lane, weights)
+    found = Columns(rows, lane, weights, dense)
     if not all(is_constant(r) for r in weights) or found.sums > WEIGHTS:
         return None
     return found
 
 
-def _size(nest: Nest, a: Access) -> int:
-    return nest.turns(a.loops) * a.itemsize
+def _size(plan: Plan, nest: Nest, a: Access) -> int:
+    """Bytes that pass before an element is read again; of a nest that is done for every chunk, those of all."""
+    return (nest.turns(a.loops) if plan.shares else int(a.storage.arg.size)) * a.itemsize
 
 
-def _vectorise(plan: Plan, lane: Id, itemsize: int, sums: int) -> int:
-    """Vectors of the columns, side by side as registers allow; how many."""
+def _vectorise(plan: Plan, lane: Id, itemsize: int, sums: int, dense: bool) -> tuple[int, bool]:
+    """Vectors of the columns, side by side as registers allow: of `dense` rows all, if there is room. How many, and
+    whether they are all."""
     n = length(plan.loop(lane))
     width = max(2, plan.renderer.vector_bytes // itemsize)
     lanes = min(width, 1 << (n.bit_length() - 1))
     room = max(1, plan.renderer.vector_registers * 3 // 4 // sums)
+    vectors = -(-n // lanes)
+    if dense and vectors <= room:
+        if vectors > 1:
+            plan.do(Split(lane, lanes, "exact" if n % lanes == 0 else "overlap"), "independent vectors")
+            plan.do(Upcast((*lane, 0)), "independent vectors")
+            lane = (*lane, 1)
+        plan.do(Vectorize(lane), "columns are contiguous")
+        return vectors, True
     vectors = next(v for v in (4, 2, 1) if v <= room and (v == 1 or v * lanes <= n))
     block = lanes * vectors
     if n > block:
         plan.do(Split(lane, block, "exact" if n % block == 0 else "overlap"), "tiles of vectors")
-        lane = (*lane, 1)
-    elif n < block or n & (n - 1):
-        plan.do(Split(lane, block, "overlap"), "tiles of vectors")
         lane = (*lane, 1)
     if vectors > 1:
         plan.do(Split(lane, lanes), "independent vectors")
         plan.do(Upcast((*lane, 0)), "independent vectors")
         lane = (*lane, 1)
     plan.do(Vectorize(lane), "columns are contiguous")
-    return vectors
+    return vectors, False

@@ -1,4 +1,4 @@
-"""A contraction, a reduction over its rows and a contraction of the result become one kernel: attention's three steps.
+"""A product, a reduction over its rows and a product of the result become one kernel: attention's three steps.
 
 In: drafts of kernels; out: fewer. The values between the three live in scratch memory of the worker, a tile of rows at
 a time, so they never reach memory: `softmax(q k^T) v` needs no storage for the scores.
@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from aril.ops import Ops
+from aril.schedule.fuse import numel
 from aril.schedule.merge import Draft, reach, topological
 from aril.uop import UOp
 
@@ -19,7 +21,7 @@ def chain(drafts: list[Draft], kept: Iterable[UOp], lowers: Callable[[Draft], bo
     """Drafts from a contraction over reductions of its rows to another contraction joined, where nobody else reads
     what they hand on and `lowers` says that the joint one can be made. `kept` are values that others see.
     """
-    if sum([d.has_contraction for d in drafts]) < 2:
+    if sum([_is_product(d) for d in drafts]) < 2:
         return drafts
     roots = set(kept)
     links = _Links(drafts)
@@ -62,14 +64,14 @@ def _parts(links: _Links, last: Draft, roots: set[UOp]) -> list[Draft]:
     the other and to `last`. Empty where there is none.
     """
     found = {last}
-    contractions = [last] if last.has_contraction else []
+    contractions = [last] if _is_product(last) else []
     pending = set(links.sources[last])
     while pending and len(contractions) < 2 and len(found) < MOST_NESTS:
         d = max(pending, key=links.place.__getitem__)  # the latest: all its readers have been looked at
         pending.remove(d)
         if not links.users[d] <= found or not _is_plain(d) or d.device != last.device or d.root in roots:
             continue
-        if d.has_contraction:
+        if _is_product(d):
             if not contractions and _wide(d) != _wide(last) or contractions and contractions[0] in links.users[d]:
                 return []
             contractions.append(d)
@@ -83,7 +85,18 @@ def _parts(links: _Links, last: Draft, roots: set[UOp]) -> list[Draft]:
             after.add(d)
     parts = sorted(after, key=links.place.__getitem__)
     between = parts[: parts.index(contractions[0])] if contractions[0] in after else []
-    return parts if any(d.has_reduce and not d.has_contraction for d in between) else []
+    return parts if any(d.has_reduce and not _is_product(d) for d in between) else []
+
+
+def _is_product(d: Draft) -> bool:
+    """Whether a draft is a contraction, or a sum of products of a matrix with one vector, whose elements serve many
+    results."""
+    if d.has_contraction or not d.has_reduce or not _is_plain(d):
+        return d.has_contraction
+    sums = [u for u in d.stores[0][0][1].toposort() if u.op is Ops.REDUCE]
+    if len(sums) != 1 or sums[0].arg[0] is not Ops.ADD or sums[0].src[0].op is not Ops.MUL:
+        return False
+    return any(s.op is Ops.EXPAND and numel(s) > numel(s.src[0]) for s in sums[0].src[0].src)
 
 
 def _wide(d: Draft) -> list[int]:

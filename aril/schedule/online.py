@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from aril.dtype import dtypes
 from aril.ops import Ops
-from aril.schedule.fuse import ROW_BYTES, is_contraction
+from aril.schedule.fuse import ROW_BYTES, numel
 from aril.schedule.prepare import FEW_RESULTS, LONG_REDUCTION, PARTS
 from aril.uop import UOp, sint
 from aril.uop.node import use_counts
@@ -240,24 +240,26 @@ def _divided_once(u: UOp, readers: dict[UOp, int], done: dict[UOp, UOp]) -> UOp 
     for weights, other in (product.src, product.src[::-1]):
         chain: list[UOp] = []
         n = weights
-        while n.op in (Ops.RESHAPE, Ops.EXPAND, Ops.PERMUTE) and len(n.src) == 1 and readers[n] == 1:
+        while n.op in (Ops.RESHAPE, Ops.EXPAND, Ops.PERMUTE) and readers[n] == 1:
             chain.append(n)
             n = n.src[0]
-        if not all(isinstance(d, int) for d in product.shape):
-            return None
         if n.op is not Ops.FDIV or readers[n] != 1 or n.src[0].op is not Ops.EXP2 or n.src[1].op is not Ops.EXPAND:
             continue
         e, wide = n.src
         same = {i for i, d in enumerate(wide.src[0].shape) if d == 1 and e.shape[i] != 1}
-        left, divisor = done[e], done[wide]
+        left, total = done[e], done[wide].src[0]
+        if numel(product) > numel(e):
+            # exponentials that several results share are computed once; the sum of them would be gone through once a
+            # tile of results
+            left = UOp(Ops.CONTIGUOUS, (left,))
+            total = UOp(Ops.CONTIGUOUS, (total.substitute({done[e]: left}),))
+        divisor = expand(total, e.shape)
         for m in reversed(chain):
             same = _followed(same, m)
-            left, divisor = m.with_src((left,)), m.with_src((divisor,))
+            left, divisor = (m.with_src((x, *m.src[1:])) for x in (left, divisor))
         if not all(a in same or product.shape[a] == 1 for a in u.arg[1]):
             continue
         divisor = shrink(divisor, tuple([(0, 1 if i in u.arg[1] else d) for i, d in enumerate(product.shape)]))
-        if is_contraction(u):  # a reduction in the kernel of a contraction would be gone through once a tile
-            divisor = UOp(Ops.CONTIGUOUS, (divisor,))
         pair = (left, done[other]) if weights is product.src[0] else (done[other], left)
         return UOp(Ops.FDIV, (reduce(UOp(Ops.MUL, pair), Ops.ADD, u.arg[1]), divisor))
     return None
@@ -270,6 +272,10 @@ def _followed(axes: set[int], m: UOp) -> set[int]:
     if m.op is Ops.EXPAND:
         return axes
     source, target = m.src[0].shape, m.shape
+    if not all(isinstance(d, int) for d in (*source, *target)):  # only axes of one element come and go
+        wide = [[i for i, d in enumerate(shape) if not isinstance(d, int) or d != 1] for shape in (source, target)]
+        alike = [source[i] for i in wide[0]] == [target[i] for i in wide[1]]
+        return {wide[1][wide[0].index(a)] for a in axes if a in wide[0]} if alike else set()
     starts = {(math.prod(target[:j]), d): j for j, d in enumerate(target) if d != 1}
     found = [starts.get((math.prod(source[:a]), source[a])) for a in axes]
     return {j for j in found if j is not None}

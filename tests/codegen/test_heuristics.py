@@ -71,6 +71,18 @@ def test_a_skinny_product_goes_over_its_matrix_in_the_order_of_memory(target: st
     assert plan.stopped == ""
 
 
+@pytest.mark.parametrize(
+    ("target", "columns", "block", "rows"),
+    [("wide", 128, False, 2), ("wide", 600, True, 8), ("avx2", 96, False, 2), ("avx2", 128, True, 2)],
+)
+def test_short_rows_of_a_skinny_product_lie_in_registers(target: str, columns: int, block: bool, rows: int) -> None:
+    """Where every sum of a row has a register, there is no panel; few rows that follow each other are one stream."""
+    plan = plan_of(b.matmul(1, columns, 8000), target)
+    assert any(isinstance(s, Block) for s in plan.steps) is block
+    assert [s.factor for s in plan.steps if isinstance(s, Split) and s.id == (2,)] == [rows]
+    assert plan.stopped == ""
+
+
 def test_columns_of_a_small_matrix_stay_in_registers() -> None:
     assert steps(b.column_sum(50, 70), Block) == []
     assert len(steps(b.column_sum(600, 1000), Block)) == 1
