@@ -1,6 +1,7 @@
-"""Sums over the rows of a large matrix, plain or with a few weights for each row: a skinny product.
+"""Sums over the rows of a large matrix, plain or with a few weights for each row (a skinny product), and along them.
 
-A plan comes in and gets the steps for it. With a column's sum in a register, a step of the reduction is a step to
+A plan comes in and gets the steps for it. Sums along rows that share a vector are made for a few rows at once
+(`rows_at_once`). For sums over the rows: with a column's sum in a register, a step of the reduction is a step to
 another row, often to another page, and memory delivers a part of what it can. Here the sums of many columns lie in a
 panel that stays in cache, rows are gone over in the order of memory, and a few of them are added at once.
 """
@@ -22,6 +23,7 @@ from aril.uop.node import UOp
 ROWS = 8  # at once: as many streams as prefetchers follow
 STRETCH = 1024  # bytes of rows that follow each other in memory, at once: one stream
 COLUMNS = 256  # a chunk has a multiple of so many, where it has not all: short stretches of rows are read slower
+LONG_ROW = 4096  # bytes of a row from which several are gone along at once: a page, which prefetchers do not cross
 WEIGHTS = 8  # a row's elements are used at most so often; more make a product that arithmetic bounds
 PANEL = 16 << 10  # bytes of sums of a chunk of columns: half of a first-level cache
 LEAST = 128  # bytes of a row that are worth going over at once
@@ -129,7 +131,7 @@ def _vectorise(plan: Plan, lane: Id, itemsize: int, sums: int, dense: bool) -> t
             lane = (*lane, 1)
         plan.do(Vectorize(lane), "columns are contiguous")
         return vectors, True
-    vectors = next(v for v in (4, 2, 1) if v <= room and (v == 1 or v * lanes <= n))
+    vectors = next(v for v in (2, 1) if v <= room and (v == 1 or v * lanes <= n))
     block = lanes * vectors
     if n > block:
         plan.do(Split(lane, block, "exact" if n % block == 0 else "overlap"), "tiles of vectors")
@@ -140,3 +142,31 @@ def _vectorise(plan: Plan, lane: Id, itemsize: int, sums: int, dense: bool) -> t
         lane = (*lane, 1)
     plan.do(Vectorize(lane), "columns are contiguous")
     return vectors, False
+
+
+def rows_at_once(plan: Plan, index: int, along: UOp) -> int:
+    """Copies of an output loop of nest `index` whose turns share an operand of its one sum over the long loop `along`
+    (a matrix by a vector); how many, 0 for none.
+
+    A row by itself reads the whole vector, which the matrix has pushed out of the first-level cache meanwhile, and
+    memory has one stream to fetch ahead.
+    """
+    nest = plan.nest(index)
+    loads = [a for a in nest.accesses if not a.is_store and along in a.loops]
+    if len(nest.reduces) != 1 or nest.reduces[0].src[1:] != (along,) or length(along) * nest.itemsize < LONG_ROW:
+        return 0
+    for r in reversed(nest.loops):
+        shared = [a for a in loads if r not in a.loops]
+        if not shared or len(shared) == len(loads) or r.arg.kind is not AxisType.LOOP or not nest.repeatable:
+            continue
+        n, id = length(r), r.arg.id
+        rows = next((f for f in (ROWS, ROWS - 1, ROWS - 2) if is_constant(r) and n % f == 0), min(ROWS, n))
+        if rows < 2:
+            continue
+        if not is_constant(r) or n != rows:
+            tail = "repeat" if not is_constant(r) else "overlap" if n % rows else "exact"
+            plan.do(Split(id, rows, tail), "rows at once")
+            id = (*id, 1)
+        plan.do(Upcast(id), "rows that share the vector")
+        return rows
+    return 0

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from aril.codegen.analysis import Access, Nest, is_constant, length, reduce_loops_of
 from aril.codegen.attention import is_chain, plan_chain
 from aril.codegen.chunks import chunk_output
-from aril.codegen.columns import plan_columns
+from aril.codegen.columns import plan_columns, rows_at_once
 from aril.codegen.contraction import plan_contraction
 from aril.codegen.panels import COSTLY, Keep, kept
 from aril.codegen.plan import Plan
@@ -200,7 +200,9 @@ def _plan_generic(plan: Plan, index: int, shared: bool) -> None:
     _unroll_short(plan, nest, [r.arg.id for r in inner])
     for loop in inner:
         heavy = any(u.op in COSTLY for u in nest.nodes if loop in u.ranges)
-        vectorise_reduction(plan, loop.arg.id, widths[loop], copies=1 if heavy else 4)
+        rows = 0 if lane is not None or heavy else rows_at_once(plan, index, loop)
+        copies = max(1, plan.renderer.vector_registers // 2 // rows) if rows else 1 if heavy else 4
+        vectorise_reduction(plan, loop.arg.id, widths[loop], copies)
 
 
 def _keep_row(plan: Plan, nest: Nest, lane: UOp | None, inner: list[UOp]) -> None:

@@ -28,6 +28,7 @@ ROUND = 8  # lengths of parts are multiples of this where they can be
 LARGE_MATRIX = 4 << 20
 PART_BYTES = 512 << 10
 PART_ROWS = 32
+MATRIX_PARTS = 32  # of 64 the combination, which one thread makes of what others hold in their caches, took a twentieth
 FEW_MATRICES = 9
 MANY_COLUMNS = 1 << 15
 WALK = 64  # nodes that are looked at to see how an operand lies in memory
@@ -215,7 +216,7 @@ def _split_reduction(u: UOp) -> UOp:
     others = results // shape[columns]  # matrices, or weights of each row
     if others >= FEW_MATRICES:
         return u
-    return _in_parts(u, axes[0], min(PARTS, size // PART_BYTES, length // (PART_ROWS * others)), True)
+    return _in_parts(u, axes[0], min(MATRIX_PARTS, size // PART_BYTES, length // (PART_ROWS * others)), True)
 
 
 def _in_parts(u: UOp, axis: int, parts: int, columns: bool) -> UOp:

@@ -19,7 +19,7 @@ from aril.ops import Ops
 from aril.uop.args import AddrSpace, AxisType, KernelInfo
 from aril.uop.node import UOp
 from tests.codegen import build as b
-from tests.codegen.run import renderer
+from tests.codegen.run import renderer, run_all
 from tests.codegen.test_pipeline import KERNELS, LARGE
 
 
@@ -237,3 +237,23 @@ def test_a_sum_of_one_tile_that_a_condition_reads_too_is_computed_once() -> None
     program = compile_kernel(b.sink(b.store(0, (6, 7), [i, j], value)), renderer("avx2"))
     kept = [u for u in program.linear.src if u.op is Ops.STORE and u.src[0].src[0].op is Ops.BUFFER]
     assert len([u for u in kept if u.src[0].src[0].arg.addrspace is AddrSpace.LOCAL]) == 4
+
+
+@pytest.mark.parametrize(("target", "vectors"), [("wide", 2), ("avx2", 1)])
+@pytest.mark.parametrize("rows", [512, 4099])
+def test_rows_of_a_matrix_share_the_vector(target: str, vectors: int, rows: int) -> None:
+    """Eight rows at once: the vector is read once for them, and half of the registers hold their sums."""
+    plan = plan_of(b.matvec(rows, 4096), target)
+    copies = [int(loops_of(plan.sink)[s.id].src[0].arg) for s in plan.steps if isinstance(s, Upcast)]
+    assert copies == ([8, vectors] if vectors > 1 else [8])
+    assert plan.stopped == ""
+
+
+@pytest.mark.parametrize("target", ["wide", "avx2", "narrow"])
+@pytest.mark.parametrize(("rows", "cols"), [(5, 1100), (13, 1030), (1001, 1024), (300, 2049)])
+def test_matrix_by_vector(target: str, rows: int, cols: int) -> None:
+    run_all(b.matvec(rows, cols), target, interpret=rows < 20)
+
+
+def test_short_rows_are_summed_one_by_one() -> None:
+    assert all(s.id[0] != 0 for s in steps(b.matvec(1000, 64), Upcast))
