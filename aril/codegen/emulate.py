@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Set
+from collections.abc import Callable, Mapping, Set
+from types import MappingProxyType
 
 from aril.codegen.transcendental import LOG2E, Arithmetic, natural_exponent
 from aril.config import EMULATED_DTYPES
@@ -58,8 +59,14 @@ def emulate(sink: UOp, renderer: Renderer) -> UOp:
         return sink
     coded = {u.src[0].src[0].src[0].base for u in order if _reads_bits(u) and u.src[0].dtype in missing}
     done: dict[UOp, UOp] = {}
+    codes: dict[UOp, UOp] = {}
     for u in order:
-        done[u] = _replace(u, tuple([done[s] for s in u.src]), done, missing, coded)
+        src = tuple([done[s] for s in u.src])
+        if u.dtype in missing:
+            code = _moved(u, src, codes)
+            if code is not None:
+                codes[u] = code
+        done[u] = _replace(u, src, done, missing, coded, codes)
     return done[sink]
 
 
@@ -68,8 +75,28 @@ def _reads_bits(u: UOp) -> bool:
     return u.op is Ops.BITCAST and u.src[0].op is Ops.LOAD
 
 
+def _moved(u: UOp, src: tuple[UOp, ...], codes: dict[UOp, UOp]) -> UOp | None:
+    """The bits of a value that is only moved: loaded, picked from vectors, put into others. None for a computed one."""
+    kind = _UNSIGNED[u.dtype.itemsize]
+    if u.op is Ops.CONST:
+        return UOp.const(kind, _code(wrap(u.arg, u.dtype), u.dtype))
+    if u.op is Ops.LOAD:
+        return None if src[0].dtype is _F32 else _load_code(u, src, u.dtype)
+    first = 1 if u.op is Ops.WHERE else 0
+    values = u.src[first:] if u.op in (Ops.WHERE, Ops.STACK) else u.src[:1] if u.op in (Ops.INDEX, Ops.SHRINK) else ()
+    if not values or any(s not in codes for s in values):
+        return None
+    bits = tuple([codes[s] for s in values])
+    return UOp(u.op, (*src[:first], *bits, *src[first + len(bits) :]), u.arg)
+
+
 def _replace(
-    u: UOp, src: tuple[UOp, ...], done: dict[UOp, UOp], missing: set[DType], coded: Set[UOp] = frozenset()
+    u: UOp,
+    src: tuple[UOp, ...],
+    done: dict[UOp, UOp],
+    missing: set[DType],
+    coded: Set[UOp] = frozenset(),
+    codes: Mapping[UOp, UOp] = MappingProxyType({}),
 ) -> UOp:
     kind = u.dtype
     if u.op in OpGroup.COMPARISON:
@@ -77,14 +104,11 @@ def _replace(
     if u.op is Ops.STORE and u.src[0].dtype in missing:
         kind = u.src[0].dtype
         if src[0].dtype is not _F32:
-            value = _as_value(u.src[1], src[1], kind)
-            return UOp(Ops.STORE, (src[0], encode(value, kind), *src[2:]))
+            code = codes.get(u.src[1]) or encode(_as_value(u.src[1], src[1], kind), kind)
+            return UOp(Ops.STORE, (src[0], code, *src[2:]))
         return UOp(Ops.STORE, (src[0], _as_value(u.src[1], src[1], kind), *src[2:]))
-    if _reads_bits(u) and u.src[0].dtype in missing:
-        load = u.src[0]
-        return _load_code(load, tuple([done[s] for s in load.src]), load.dtype).bitcast(u.dtype)
     if u.op is Ops.BITCAST and u.src[0].dtype in missing:
-        return encode(src[0], u.src[0].dtype).bitcast(u.dtype)
+        return (codes.get(u.src[0]) or encode(src[0], u.src[0].dtype)).bitcast(u.dtype)
     if u.op is Ops.CAST and u.src[0].dtype in missing and kind not in missing:
         return src[0].cast(kind)
     if kind not in missing:

@@ -10,6 +10,7 @@ import pytest
 
 from aril.codegen import emulate as em
 from aril.codegen.decompose import decompose
+from aril.codegen.typing import assign_types
 from aril.config import Context
 from aril.dtype import DType, dtypes
 from aril.ops import Ops
@@ -201,7 +202,6 @@ def test_functions_are_rounded_from_float32():
 
 
 def test_gates_alternatives_registers_and_the_setting():
-    from aril.codegen.typing import assign_types
     from aril.uop import AddrSpace
 
     n, d = 6, dtypes.bfloat16
@@ -221,3 +221,26 @@ def test_gates_alternatives_registers_and_the_setting():
         assert dtypes.float16 not in {u.dtype for u in em.emulate(half, Renderer()).toposort()}
     with Context(EMULATED_DTYPES="float64"), pytest.raises(ValueError, match="float64 cannot be emulated"):
         em.emulate(half, Renderer())
+
+
+def test_what_is_only_moved_keeps_its_bits():
+    """A copy, a pick and a choice are moves of whole numbers: nothing is decoded, and NaNs keep their bits."""
+    d, n = dtypes.bfloat16, 8
+    at, x = UOp.range(n, 0), UOp.param(1, d, n)
+    value = UOp(Ops.WHERE, (UOp(Ops.CMPLT, (at, UOp.const(dtypes.weakint, 6))), x.index(at).load(), UOp.const(d, 1.0)))
+    low = assign_types(decompose(UOp.sink(UOp.param(0, d, n).index(at).store(value).end(at)), TARGET))
+    assert not any(u.dtype is dtypes.float32 for u in low.toposort())
+    bits = np.array([0, 0x8000, 0x7FC1, 0xFF81, 1, 0x3F80, 7, 7], np.uint16)
+    out = np.zeros(n, np.uint16)
+    run_linear(list(low.toposort()), [out, bits])
+    assert out.tolist() == [0, 0x8000, 0x7FC1, 0xFF81, 1, 0x3F80, 0x3F80, 0x3F80]
+
+
+def test_a_weak_number_beside_a_moved_value_is_a_value():
+    d, n = dtypes.bfloat16, 4
+    at, x = UOp.range(n, 0), UOp.param(1, d, n)
+    value = UOp(Ops.WHERE, (UOp(Ops.CMPLT, (at, UOp.const(dtypes.weakint, 2))), x.index(at).load(), UOp.lift(3.0)))
+    low = assign_types(decompose(UOp.sink(UOp.param(0, d, n).index(at).store(value).end(at)), TARGET))
+    out = np.zeros(n, np.uint16)
+    run_linear(list(low.toposort()), [out, np.array([1, 2, 3, 4], np.uint16)])
+    assert out.tolist() == [1, 2, 0x4040, 0x4040]
