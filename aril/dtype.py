@@ -272,9 +272,12 @@ def wrap(value: PyScalar, dtype: DType) -> PyScalar:
 
     A float out of an integer's range saturates at the ends, NaN becomes 0 (the cast rule of `docs/dtypes.md`).
     """
-    if dtype.kind == "f":
+    kind = dtype.kind
+    if value.__class__ is int and (kind == "i" or kind == "u") and (dtype.weak or 0 <= value < 128):
+        return value  # most are
+    if kind == "f":
         return _round_float(float(value), dtype)
-    if dtype.kind == "b":
+    if kind == "b":
         return bool(value)
     if isinstance(value, float):
         if math.isnan(value):

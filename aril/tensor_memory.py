@@ -29,9 +29,6 @@ if TYPE_CHECKING:
 # Every tensor alive, by identity. Assignments need to know who still reads what they overwrite.
 _live: dict[int, weakref.ref[Tensor]] = {}
 _repeats = itertools.count()  # tells apart assignments that read alike
-# Storage that came from realizing a graph: while the graph's node is alive, another tensor may stand for the same
-# value.
-_came_from: weakref.WeakKeyDictionary[UOp, weakref.ref[UOp]] = weakref.WeakKeyDictionary()
 # BUFFER nodes over the same memory, of tensors that were computed alike and may change apart.
 _twins: weakref.WeakKeyDictionary[UOp, weakref.WeakSet[UOp]] = weakref.WeakKeyDictionary()
 
@@ -124,7 +121,8 @@ def realize(tensors: Iterable[Tensor], compute: Any = None) -> None:
                 group.add(twin)
                 bottom = twin
             taken.add(old)
-            _came_from.setdefault(bottom, weakref.ref(old))
+            if getattr(bottom, "came_from", None) is None:
+                bottom.came_from = weakref.ref(old)
         t.uop = new
         if t._device is None:
             t._device = new.device
@@ -256,7 +254,7 @@ def _is_shared(view: UOp) -> bool:
     """Whether another tensor may stand for the value in this storage: by way of the graph it was computed by, or by a
     node of its own over the same memory."""
     bottom = _bottom(view)
-    origin = _came_from.get(bottom)
+    origin = getattr(bottom, "came_from", None)
     return origin is not None and origin() is not None or len(_twins.get(bottom, ())) > 1
 
 

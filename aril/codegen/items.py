@@ -6,6 +6,7 @@ In comes kernel form after accumulation and typing; out go `Items`, from which `
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from aril.ops import OpGroup, Ops
 from aril.uop.args import AddrSpace
@@ -37,8 +38,7 @@ class Item:
     condition: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Seen:
+class _Seen(NamedTuple):
     """What one node of the graph became: its node in the program, its item, effects in it, and what must come before a
     memory access through it (items, loops)."""
 

@@ -34,13 +34,12 @@ def normalize(
 
     Errors: ValueError where one variable is bound to two values in the same graph.
     """
-    sink = UOp.sink(*roots, arg=devices)
     effects: list[UOp] = []
     done: dict[UOp, Any] = {}  # a call's is the tuple of its results
     buffers: list[UOp] = []
     values: dict[str, int] = {}
     together: list[UOp] = []
-    stack = [sink]
+    stack = roots[::-1]
     entered: set[UOp] = set()
     while stack:
         u = stack[-1]
@@ -83,7 +82,8 @@ def normalize(
         else:
             entered.add(u)
             stack.extend([s for s in (u.src[:0:-1] if u.op is Ops.FUNCTION else u.src[::-1]) if s not in done])
-    graph = _renumbered(done[sink]) if together else done[sink]
+    graph = UOp(Ops.SINK, tuple([done[r] for r in roots]), devices)
+    graph = _renumbered(graph) if together else graph
     return Normalized(graph, buffers, values, effects)
 
 

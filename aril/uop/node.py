@@ -80,7 +80,7 @@ class UOp(OpMixin):
 
     __slots__ = (
         "op", "dtype", "src", "arg", "tag", "_shape", "_bounds", "_live", "_digest", "_simplified", "storage", "origin",
-        "__weakref__",
+        "came_from", "__weakref__",
     )  # fmt: skip
 
     op: Ops
@@ -90,6 +90,9 @@ class UOp(OpMixin):
     tag: Any
     storage: Any  # the device buffer behind a BUFFER node, put there by the rooms that know devices
     origin: str | None
+    # Only on storage that a graph was realized into, a weak reference to that graph's node: while it is alive, another
+    # tensor may stand for the same value.
+    came_from: weakref.ref[UOp]
     # known once they have been asked for
     _shape: Any
     _bounds: Any

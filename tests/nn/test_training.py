@@ -94,7 +94,7 @@ def test_nothing_grows_from_step_to_step(capture):
         return loss.realize()
 
     def held():
-        caches = (schedule._CACHE, compile._loaded, realize._by_identity, tensor_memory._came_from, tensor_memory._live)
+        caches = (schedule._CACHE, compile._loaded, realize._by_identity, tensor_memory._live)
         gc.collect()
         return live_nodes(), GlobalCounters.mem_used, *[len(c) for c in caches]
 
