@@ -40,6 +40,9 @@ ROW_BYTES = 1 << 18  # what one result's row may read to be gone over again in c
 ROW_RESULTS = 16  # rows below this many leave cores idle
 LONG_ROW = 1 << 15  # elements from which idle cores matter
 WALKS = 4  # times a SCATTER reads its positions: every chunk reads all, the more the larger its rows
+WORD = 4  # bytes of a stored element, about
+SHORT_ROW = 8  # elements: shorter rows of more elements than are read (windows) are no lanes
+ALONE_BYTES = 8.0  # what an element that is stored alone costs besides
 SMALL_REDUCTION = 64  # a reduction this short inside another is a few operations
 
 Signature = tuple[frozenset["Loop"], ...]
@@ -61,9 +64,14 @@ class Use:
     signature: Signature
     turns: float  # 0: the product of the loops in the signature
     loops: frozenset[Loop]  # all loops around the evaluation
+    share: float = 1.0  # of the turns, those in which no pad hides the value
+
+    def reached(self) -> float:
+        """How often the place of the value is come to."""
+        return self.turns or float(math.prod(l.size for l in frozenset().union(*self.signature)))
 
     def evaluations(self) -> float:
-        return self.turns or float(math.prod(l.size for l in frozenset().union(*self.signature)))
+        return self.turns or self.share * self.reached()
 
 
 @dataclass(eq=False, slots=True)
@@ -304,14 +312,15 @@ def _spread(uses: dict[UOp, dict[UOp, list[Use]]], u: UOp, kernel: UOp, use: Use
                 inner[a] = frozenset((loops.setdefault(a, Loop(n, True)),))
         around = use.loops.union(*inner)
         turns = float(math.prod(l.size for l in around)) if is_contraction(u) else use.turns
-        _add(uses, u.src[0], kernel, Use(tuple(inner), turns, around))
+        _add(uses, u.src[0], kernel, Use(tuple(inner), turns, around, use.share))
     elif u.op in OpGroup.MOVEMENT:
-        _add(uses, u.src[0], kernel, Use(_move(u, sig), use.turns, use.loops))
+        share = use.share * numel(u.src[0]) / max(1, numel(u)) if u.op is Ops.PAD else use.share
+        _add(uses, u.src[0], kernel, Use(_move(u, sig), use.turns, use.loops, share))
     elif u.op is Ops.INDEX:
         x, place = u.src
         k = len(place.shape)
-        _add(uses, place, kernel, Use(sig[:k], use.turns, use.loops))
-        _add(uses, x, kernel, Use((_NO_LOOPS.union(*sig[:k]), *sig[k:]), use.turns, use.loops))
+        _add(uses, place, kernel, Use(sig[:k], use.turns, use.loops, use.share))
+        _add(uses, x, kernel, Use((_NO_LOOPS.union(*sig[:k]), *sig[k:]), use.turns, use.loops, use.share))
     elif u.op is Ops.SCATTER:
         x, values, places = u.src
         walk = tuple([frozenset((Loop(concrete(d), False),)) for d in places.shape])
@@ -321,7 +330,7 @@ def _spread(uses: dict[UOp, dict[UOp, list[Use]]], u: UOp, kernel: UOp, use: Use
         _add(uses, places, kernel, Use(walk, float(WALKS * numel(places)), around))
     elif u.op is Ops.STACK:
         for s in u.src:
-            _add(uses, s, kernel, Use(sig[1:], use.turns, use.loops))
+            _add(uses, s, kernel, Use(sig[1:], use.turns, use.loops, use.share))
     else:
         for s in u.src:
             _add(uses, s, kernel, use if s.shape else Use((), 0, use.loops))
@@ -395,17 +404,29 @@ def _should_store(u: UOp, fusion: Fusion, stops: dict[UOp, None]) -> bool:
         fusion.reduces.add(kernel)
         if contraction:
             fusion.contraction[kernel] = u
-    if len(uses) == 1 and evaluations[0] <= count:
+    if len(uses) == 1 and evaluations[0] <= count * 1.001:
         return False
     times, extra = sum(evaluations) / count, size * (1 + len(uses))
-    ops, leaves, reduction = region_cost(u, stops, (times - 1) * OP_BYTES, len(uses) - 1, extra)
+    enough = extra + (ALONE_BYTES * count if _inner(u) < SHORT_ROW else 0.0)
+    ops, leaves, reduction = region_cost(u, stops, (times - 1) * OP_BYTES, len(uses) - 1, enough)
     if ops == 0 and u.op is not Ops.PAD:
         return False
     fused = times * OP_BYTES * ops + len(uses) * leaves
-    stored = OP_BYTES * ops + leaves + extra
+    windows = leaves < WORD * count and _inner(u) < SHORT_ROW
+    stored = OP_BYTES * ops + leaves + extra + (ALONE_BYTES * count if windows else 0.0)
     if reduction is not None and len(uses) > 1:
-        return stored < fused + size
+        fused += size
+        if windows:  # the reduction would be stored instead
+            above = region_cost(u, {**stops, reduction: None})
+            below = region_cost(reduction, stops)
+            made = OP_BYTES * below[0] + below[1] + nbytes(reduction)
+            fused = min(fused, times * OP_BYTES * above[0] + len(uses) * above[1] + made)
     return stored < fused
+
+
+def _inner(u: UOp) -> int:
+    """The length of a value's rows."""
+    return next((concrete(d) for d in reversed(u.shape) if concrete(d) > 1), 1)
 
 
 def _in_contraction(uses: dict[UOp, list[Use]]) -> bool:
@@ -418,7 +439,7 @@ def _fits_reader(u: UOp, ways: list[Use], order: list[Loop], contraction: bool, 
     length = body // max(count, 1)
     if any(w.turns for w in ways):
         return False  # an operand of a contraction
-    evaluations = sum(w.evaluations() for w in ways)
+    evaluations = sum(w.reached() for w in ways)
     if evaluations > count:
         return length <= SMALL_REDUCTION and OP_BYTES * body * evaluations / count < 2 * nbytes(u)
     for w in ways:

@@ -11,13 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aril.ops import OpGroup, Ops
-from aril.schedule.fuse import Fusion, concrete, nbytes, numel
+from aril.schedule.fuse import SHORT_ROW, Fusion, concrete, nbytes, numel
 from aril.uop import UOp
 
 BUNDLED_ELEMENTS = 1 << 16  # larger nests that others wait for run where their operands are still in cache
 KERNEL_WEIGHT = 1000.0  # operations in a kernel of several values
 NESTS_PER_KERNEL = 32  # independent loop nests that one launch may hold
-SHORT_ROW = 8  # elements: shorter ones are no lanes
 FEW_ENDS = 1  # elements that a contraction may touch alone besides its result, for each
 
 

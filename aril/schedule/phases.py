@@ -73,16 +73,26 @@ def split_phases(sink: UOp) -> UOp:
         return sink
     readers = use_counts(order)
     above = {s: u for u in order for s in u.src}  # of nodes with one reader
-    found: dict[UOp, UOp] = {}
+    tops: dict[UOp, tuple[list[UOp], UOp]] = {}  # the value that is made anew -> how it is made
     for u in order:
         if u.op is Ops.REDUCE and u.arg[0] is Ops.ADD and is_contraction(u) and readers.get(u) == 1:
             chain = _chain(u, above, readers)
-            for top in range(len(chain), 0, -1):
-                new = _split(chain[:top], u) if any(n.op is Ops.REDUCE for n in chain[:top]) else None
-                if new is not None:
-                    found[chain[top - 1]] = new
+            last = max([i for i, n in enumerate(chain) if n.op is Ops.REDUCE], default=len(chain))
+            for end in range(len(chain), last, -1):
+                if _split(chain[:end], u) is not None:
+                    tops[chain[end - 1]] = chain[:end], u
                     break
-    return sink.substitute(found) if found else sink
+    if not tops:
+        return sink
+    done: dict[UOp, UOp] = {}
+    for u in order:
+        done[u] = u.with_src(tuple([done[s] for s in u.src])) if u.src else u
+        if u in tops:  # one may be computed from another
+            chain, base = tops[u]
+            new = _split([done[n] for n in chain], done[base])
+            assert new is not None
+            done[u] = new
+    return done[sink]
 
 
 def _chain(u: UOp, above: dict[UOp, UOp], readers: dict[UOp, int]) -> list[UOp]:

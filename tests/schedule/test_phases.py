@@ -88,3 +88,25 @@ def test_a_gradient_beside_another_sum() -> None:
     (found,) = gradient(y, draw(*y.shape), [x])
     assert found is not None
     check(found, tolerance=1e-5)
+
+
+def test_the_gradient_of_overlapping_maxima_stores_no_windows() -> None:
+    """Which elements of 3x3 windows, 2 apart, are the greatest is found again where it is asked."""
+    x, scale = draw(2, 4, 32, 32), draw(4)
+    y = x * scale.reshape(1, 4, 1, 1)
+    y = (y > 0.0).where(y, 0.0).max_pool2d((3, 3), 2, 1, 1)
+    (found,) = gradient(y, draw(*y.shape), [x])
+    assert found is not None
+    assert all(t.size <= 2 * 4 * 32 * 32 for t in scheduled(found).temps)
+    check(found, tolerance=1e-4)
+
+
+def test_steps_one_after_the_other() -> None:
+    """The gradient through two convolutions with steps is four sums for each; nothing is computed twice."""
+    x = draw(2, 8, 16, 16)
+    y = x.conv2d(draw(16, 8, 3, 3), stride=2, padding=1).conv2d(draw(32, 16, 3, 3), stride=2, padding=1)
+    (found,) = gradient(y, draw(*y.shape), [x])
+    assert found is not None
+    kernels = [i.kernel for i in scheduled(found).items if i.kernel is not None]
+    assert len([k for k in kernels if any(u.op is Ops.REDUCE for u in k.toposort())]) == 8
+    check(found, tolerance=1e-4)
