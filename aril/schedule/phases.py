@@ -77,8 +77,8 @@ def split_phases(sink: UOp) -> UOp:
     for u in order:
         if u.op is Ops.REDUCE and u.arg[0] is Ops.ADD and is_contraction(u) and readers.get(u) == 1:
             chain = _chain(u, above, readers)
-            last = max([i for i, n in enumerate(chain) if n.op is Ops.REDUCE], default=len(chain))
-            for end in range(len(chain), last, -1):
+            first = next((i for i, n in enumerate(chain) if n.op is Ops.REDUCE), len(chain))
+            for end in range(len(chain), first, -1):
                 if _split(chain[:end], u) is not None:
                     tops[chain[end - 1]] = chain[:end], u
                     break
@@ -137,7 +137,7 @@ def _split(chain: list[UOp], base: UOp) -> UOp | None:
     steps: list[_Stepped] = []
     kept: dict[int, int] = {}  # axis of the result -> axis of the base, as it is
     for a, e in enumerate(index):
-        if e.op is Ops.FLOORDIV:
+        if e.op is Ops.FLOORDIV or e.op is Ops.ADD:
             found = _stepped(a, e, base.shape, results, where, gates)
             if found is None:
                 return None
@@ -198,15 +198,16 @@ def _stepped(
 ) -> _Stepped | None:
     """Axis `a` of the base, read at ``e = (p + scale*k + offset) // step``. The gates that ask for whole numbers within
     the axis are taken out of `gates`; None where the gates on p and k are others."""
-    form = parse(e.src[0], dtypes.weakint)
-    if form is None or e.src[1].op is not Ops.CONST or len(form[0]) != 2:
+    whole, divisor = e.src if e.op is Ops.FLOORDIV else (e, UOp.const(dtypes.weakint, 1))
+    form = parse(whole, dtypes.weakint)
+    if form is None or divisor.op is not Ops.CONST or len(form[0]) != 2:
         return None
     scales, offset = form
     p = next((r for r in scales if r in results and scales[r] == 1), None)
     k = next((r for r in scales if r is not p and r not in results and r in where), None)
     if p is None or k is None:
         return None
-    taps, step = int(k.vmax) + 1, int(e.src[1].arg)
+    taps, step = int(k.vmax) + 1, int(divisor.arg)
     mine = [g for g in gates if not g.ranges.isdisjoint((p, k))]
     if any(g.ranges - {p, k} for g in mine) or not _ask_for(mine, p, k, scales[k], offset, step, shape[a]):
         return None
