@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from aril.codegen.analysis import Access, Nest, is_constant, length, reduce_loops_of
 from aril.codegen.attention import is_chain, plan_chain
+from aril.codegen.bypass import LINE
 from aril.codegen.chunks import chunk_output
 from aril.codegen.columns import plan_columns, rows_at_once
 from aril.codegen.contraction import plan_contraction
@@ -300,7 +301,7 @@ def _vectorise_output(plan: Plan, index: int, lane: UOp, width: int) -> None:
     while copies > 1 and n < 2 * copies * lanes and n % (copies * lanes):
         copies //= 2
     if tiled is not None or any(r.arg.kind is AxisType.UPCAST for r in nest.loops):
-        copies = 1
+        copies = _line_copies(nest, lanes, n) if tiled is not None and registers < 32 else 1
     block = lanes * copies
     tail = "overlap" if nest.repeatable else "peel"
     if n > block:
@@ -319,21 +320,28 @@ def _vectorise_output(plan: Plan, index: int, lane: UOp, width: int) -> None:
         id = (*id, 1)
     plan.do(Vectorize(id), "contiguous for most accesses")
     if tiled is not None:
-        _tile_copy(plan, index, tiled.arg.id, id)
+        _tile_copy(plan, index, tiled.arg.id, id, copies)
 
 
-def _tile_copy(plan: Plan, index: int, id: Id, lane: Id) -> None:
-    """Rows of a transposing copy: as many as fill a cache line, all tiles of one band of lanes next to each other."""
+def _line_copies(nest: Nest, lanes: int, n: int) -> int:
+    """Vectors that fill a line of the results of a transposing copy: a line that is stored whole need not be read."""
+    copies = max(1, LINE // nest.itemsize // lanes) if nest.itemsize >= 4 else 1
+    return copies if n % (copies * lanes) == 0 else 1
+
+
+def _tile_copy(plan: Plan, index: int, id: Id, lane: Id, copies: int) -> None:
+    """Rows of a transposing copy: as many as fill a cache line (or a part, where `copies` of vectors fill the results'
+    lines), all tiles of one band of lanes next to each other."""
     nest = plan.nest(index)
     loop = plan.find(nest.loops, id)
     m, id = length(loop), loop.arg.id
-    rows = min(max(2, 64 // nest.itemsize), 1 << (m.bit_length() - 1))
+    rows = min(max(2, LINE // nest.itemsize // copies), 1 << (m.bit_length() - 1))
     if m == rows:
         plan.do(Upcast(id), "lines of the strided side are used whole")
     elif m % rows == 0 or (nest.repeatable and is_constant(loop)):
         plan.do(Split(id, rows, "exact" if m % rows == 0 else "overlap"), "tile of a transposing copy")
         plan.do(Upcast((*id, 1)), "lines of the strided side are used whole")
-        outer = lane[:-1] + (0,)
+        outer = lane[: -1 if copies == 1 else -2] + (0,)
         if len(lane) > 1 and any(r.arg.id == outer for r in plan.nest(index).loops) and (*id, 0) < outer:
             plan.do(Reorder((outer, (*id, 0))), "neighbours in memory follow each other")
 

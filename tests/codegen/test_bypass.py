@@ -99,3 +99,22 @@ def test_a_large_result_is_right() -> None:
     size = kernels.LARGE_RESULT // 4 + 64
     x = np.arange(size, dtype=np.float32)
     assert np.array_equal((Tensor(x) * 2).numpy(), x * 2)
+
+
+@pytest.mark.parametrize("target", ["wide", "avx2"])
+@pytest.mark.parametrize(("rows", "cols"), [(64, 96), (48, 32), (80, 1000)])
+def test_a_transposed_copy_fills_the_lines_of_its_result(target: str, rows: int, cols: int) -> None:
+    """Also where a vector is half of a line: two of them then, one after the other."""
+    kernel = large(b.transpose(cols, rows))
+    program = program_of(kernel, target)
+    check(kernel, run_native(kernel, program))
+    past, others = hints(program)
+    assert past > 0
+    assert others == 0
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(("rows", "cols"), [(33, 17), (24, 40), (8, 16), (9, 130)])
+def test_transposed_copies_of_any_size(target: str, rows: int, cols: int) -> None:
+    kernel = b.transpose(rows, cols)
+    check(kernel, run_native(kernel, program_of(kernel, target)))
