@@ -19,6 +19,7 @@ from aril.codegen.columns import plan_columns, rows_at_once
 from aril.codegen.contraction import plan_contraction
 from aril.codegen.panels import COSTLY, Keep, kept
 from aril.codegen.plan import Plan
+from aril.codegen.prefetch import fetch_picked
 from aril.codegen.residues import split_residues
 from aril.codegen.steps import (
     Chunk,
@@ -204,6 +205,8 @@ def _plan_generic(plan: Plan, index: int, shared: bool) -> None:
         rows = 0 if lane is not None or heavy else rows_at_once(plan, index, loop)
         copies = max(1, plan.renderer.vector_registers // 2 // rows) if rows else 1 if heavy else 4
         vectorise_reduction(plan, loop.arg.id, widths[loop], copies)
+    if not inner:
+        fetch_picked(plan)
 
 
 def _keep_row(plan: Plan, nest: Nest, lane: UOp | None, inner: list[UOp]) -> None:

@@ -20,6 +20,7 @@ from aril.uop.node import UOp
 
 LINE = 64  # bytes of a cache line
 MOST = 8  # lines asked for at once
+ROW = 16 * LINE  # bytes of a row by position that is worth asking for
 WORK = 8  # multiply-adds there should be for each line
 _INSIDE = (AxisType.UPCAST, AxisType.UNROLL, AxisType.VECTOR)
 
@@ -107,6 +108,29 @@ def fetch_ahead(plan: Plan) -> None:
         if turn <= plan.renderer.l2 // 2 and len(lines(form, size)) * WORK <= work:
             try:
                 plan.do(Prefetch(number, loop.arg.id, max(1, LINE // steps[loop])), "lines that lie apart")
+            except StepError:
+                continue
+
+
+def fetch_picked(plan: Plan) -> None:
+    """Prefetch rows that positions in memory name, one row ahead: hardware does not know where the next one is.
+
+    Of rows of several lines, of memory larger than the second-level cache.
+    """
+    for number, load in enumerate(operands_of(plan.sink)):
+        index, gate = split_gate(load.src[0].src[1])
+        size, storage = load.dtype.itemsize, load.src[0].src[0]
+        if gate is not None or storage.arg.size * size <= plan.renderer.l2:
+            continue
+        form = linear(index, {})
+        picked = {r for atom in form.terms if any(u.op is Ops.LOAD for u in atom.toposort()) for r in atom.ranges}
+        row = [r for r in index.ranges if form.coefficient(r) and r not in picked]
+        turns = sorted([r for r in picked if r.arg.kind is AxisType.LOOP and _length(r) > 1], key=lambda r: r.arg.id)
+        if not turns or not all(map(_is_constant, [*row, *turns])) or any(r.arg.kind is AxisType.REDUCE for r in row):
+            continue
+        if ROW <= size * prod([_length(r) for r in row]) <= plan.renderer.l2 // 8:
+            try:
+                plan.do(Prefetch(number, turns[-1].arg.id), "rows that positions name")
             except StepError:
                 continue
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from aril import config
@@ -257,3 +258,26 @@ def test_matrix_by_vector(target: str, rows: int, cols: int) -> None:
 
 def test_short_rows_are_summed_one_by_one() -> None:
     assert all(s.id[0] != 0 for s in steps(b.matvec(1000, 64), Upcast))
+
+
+def picked_rows(count: int, rows: int, cols: int) -> b.Kernel:
+    """Rows of a matrix at positions that memory holds."""
+    bld = b.Build()
+    x, at = bld.array(rows, cols), bld.rng.integers(0, rows, count)
+    i, j = bld.loops(count, cols)
+    where = b.load(2, (count,), i, dtype=dtypes.int64).cast(dtypes.weakint)
+    value = b.load(1, (rows, cols), where, j)
+    return b.Kernel(
+        b.sink(b.store(0, (count, cols), [i, j], value)), [(0, np.zeros((count, cols), np.float32))], [x, at],
+        lambda: [x[at].astype(float)],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("target", ["wide", "avx2"])
+def test_picked_rows_are_asked_for_one_ahead(target: str) -> None:
+    """Where the matrix exceeds the cache and a row is several lines; the last turn asks for its own row."""
+    found = steps(picked_rows(300, 4096, 256), Prefetch, target)
+    assert [(s.id[0], s.turns) for s in found] == [(0, 1)]
+    assert steps(picked_rows(300, 512, 256), Prefetch, target) == []
+    assert steps(picked_rows(300, 65536, 16), Prefetch, target) == []
+    run_all(picked_rows(37, 4096, 272), target, interpret=False)
