@@ -39,8 +39,9 @@ def pair_products(x: UOp, y: UOp) -> UOp:
 
 
 def steps_of(reduction: UOp) -> tuple[UOp, ...]:
-    """The loops of a REDUCE but those that are copied: a turn of all of them is a step."""
-    return tuple([r for r in reduce_loops_of(reduction) if r.arg.kind is not AxisType.UNROLL])
+    """The loops of a REDUCE but those that are copied, the outermost first: a turn of all of them is a step."""
+    own = [r for r in reduce_loops_of(reduction) if r.arg.kind is not AxisType.UNROLL]
+    return tuple(sorted(own, key=lambda r: r.arg.id))
 
 
 def pair_loop(reduction: UOp) -> UOp | None:

@@ -130,6 +130,21 @@ def test_the_images_gradient_of_one_channel_has_a_tile_too() -> None:
     assert plan.steps[0] == Reorder(((6,), (4,), (5,)))
 
 
+@pytest.mark.parametrize("target", ["avx2", "wide"])
+def test_a_panel_lies_in_the_order_in_which_it_is_used(target: str) -> None:
+    """Whatever the order of the loops in the sum: the channels, its last ones, move farthest and go outermost."""
+    kernel = b.conv_data(16, 64, 128, 14, 3)
+    o, ky, kx = [r for r in loops_of(kernel.sink).values() if r.arg.kind is b.REDUCE]
+    reduction = next(u for u in kernel.sink.toposort() if u.op is Ops.REDUCE)
+    turned = reduction.with_src((reduction.src[0], ky, kx, o))
+    renamed = {r: UOp.range(r.src[0], n, r.arg.kind) for r, n in ((ky, 4), (kx, 5), (o, 6))}
+    sink = kernel.sink.substitute({reduction: turned}).substitute(renamed)
+    plan = plan_of(b.Kernel(sink, [], [], list), target)
+    assert plan.steps[0] == Reorder(((6,), (4,), (5,)))
+    staged = [s for s in plan.steps if isinstance(s, Stage)]
+    assert staged and all(s.inner[:3] == ((4,), (5,), (6,)) for s in staged)
+
+
 def test_channels_apart_are_fetched_ahead_where_the_image_exceeds_the_cache() -> None:
     """One request for the turns of a window's columns, a row of the result ahead; none for a small image."""
     large, small = plan_of(b.conv(4, 32, 64, 64, 3), "wide"), plan_of(b.conv(4, 4, 64, 20, 3), "wide")
