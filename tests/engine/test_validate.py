@@ -56,3 +56,31 @@ def test_kernels_with_source_for_one_target_are_left_out() -> None:
     with Context(VALIDATE_WITH_CPU=1):
         out = Tensor.custom_kernel(Tensor.empty(4), Tensor([1.0, 2.0, 3.0, 4.0]), fxn=square)[0]
         assert out.tolist() == [1.0, 4.0, 9.0, 16.0]
+
+
+def test_rounding_noise_that_a_kernel_magnifies_passes_and_faults_beside_it_do_not(monkeypatch) -> None:
+    """Sums that cancel, divided by their own size: what is left is the order of adding. Row 0 does not cancel."""
+    rng = np.random.default_rng(0)
+    half = rng.standard_normal((6, 400)).astype(np.float32)
+    a = np.concatenate([half, -half], 1)[:, rng.permutation(800)]
+    a[0] = np.abs(a[0])
+    x = Tensor(a).realize()
+
+    def normalised() -> None:
+        total = x.sum(1)
+        (total / ((total * total).sqrt() + 1e-8)).realize()
+
+    numbers = validate._numbers
+    noisy = np.array([0, 1e-6, -1e-6, 1e-6, 1e-6, -1e-6]) * 0.3
+
+    def disturbed(b: Any) -> Any:
+        out = numbers(b)
+        return out + noisy * 1e6 * (out < 0.99) if b.device == "CPU" and b.size == 6 else out
+
+    with Context(VALIDATE_WITH_CPU=1):
+        normalised()
+        monkeypatch.setattr(validate, "_numbers", disturbed)
+        normalised()
+        monkeypatch.setattr(validate, "_numbers", lambda b: numbers(b) * (1.01 if b.device == "CPU" else 1))
+        with pytest.raises(validate.KernelMismatch, match="element 0 of 6"):
+            normalised()

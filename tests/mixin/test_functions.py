@@ -176,3 +176,16 @@ def test_derivatives_against_differences(name):
     (g,) = getattr(t, name)().sum().gradient(t)
     h = 1e-5 * np.maximum(np.abs(x), 0.1)
     check(of_graph, g, (want(x + h) - want(x - h)) / (2 * h), rtol=2e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize(("dtype", "most"), [(np.float32, 6_000), (np.float64, 1_600_000)])
+def test_cosine_and_tangent_keep_their_digits_at_far_zeros(dtype, most):
+    rng = np.random.default_rng(0)
+    turns = rng.integers(0, int(most / np.pi) - 1, 5000)
+    zeros = ((turns + 0.5) * np.pi).astype(dtype)
+    x = np.concatenate([zeros, np.nextafter(zeros, dtype(0)), -zeros, rng.uniform(-most, most, 5000).astype(dtype)])
+    t = Tensor(x)
+    for got, exact, least in ((t.cos(), np.cos, 2.5), (t.tan(), np.tan, 4)):
+        want = exact(x.astype(np.longdouble))
+        error = np.abs(got.numpy() - want) / np.spacing(np.abs(want).astype(dtype))
+        assert error.max() < least
