@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from aril.ops import Ops
+from aril.ops import OpGroup, Ops
 from aril.schedule.fuse import is_contraction, is_leaf
 from aril.schedule.narrow import has_pairs, is_narrow
 from aril.schedule.prepare import inner_axis
@@ -98,19 +98,30 @@ def _laid_out(u: UOp, old: UOp, new: UOp, readers: dict[UOp, int]) -> UOp:
 
 def _is_scattered(u: UOp, operand: UOp) -> bool:
     """Whether steps of the sum read lines of `operand` that lie apart and are gone from cache at the next row."""
-    body, axes = u.src[0], u.arg[1]
+    body = u.src[0]
     shape = [d for d in body.shape if isinstance(d, int)]
-    if len(shape) < len(body.shape) or len(axes) != 1 or operand.shape != body.shape:
+    if len(shape) < len(body.shape) or operand.shape != body.shape:
         return False
+    axes = [a for a in u.arg[1] if shape[a] > 1]
+    if len(axes) > 1 and not _lies_as_seen(operand):
+        return False
+    steps = math.prod([shape[a] for a in axes])
     inner = inner_axis(operand)
     wide = [i for i, d in enumerate(shape) if d > 1 and i not in axes]
     if inner is None or inner in axes or inner == wide[-1]:  # lanes of the tile are loaded together
         return False
     own = _own_elements(operand)
-    if math.prod(shape) < USES * own or own < shape[inner] * shape[axes[0]]:
+    if math.prod(shape) < USES * own or own < shape[inner] * steps:
         return False
     apart = shape[inner] * operand.dtype.itemsize
-    return apart >= APART and (shape[axes[0]] > LINES or apart % PAGE == 0 and shape[axes[0]] >= AT_PAGES)
+    return apart >= APART and (steps > LINES or apart % PAGE == 0 and steps >= AT_PAGES)
+
+
+def _lies_as_seen(operand: UOp) -> bool:
+    """Whether below axes that come, go and change places there are plain values, not windows of them."""
+    while operand.op in _CHAIN:
+        operand = operand.src[0]
+    return operand.op not in OpGroup.MOVEMENT
 
 
 def _own_elements(operand: UOp) -> int:
@@ -120,10 +131,10 @@ def _own_elements(operand: UOp) -> int:
 
 
 def _copied(u: UOp, operand: UOp) -> UOp:
-    """`operand` read from a copy of it in which the axis of the sum is the last."""
+    """`operand` read from a copy of it in which the axes of the sum are the last."""
     if operand.op is Ops.EXPAND:
         return operand.with_src((_copied(u, operand.src[0]), *operand.src[1:]))
-    axis = u.arg[1][0]
-    order = [*[i for i in range(len(operand.shape)) if i != axis], axis]
+    axes = u.arg[1]
+    order = [*[i for i in range(len(operand.shape)) if i not in axes], *axes]
     copy = UOp(Ops.CONTIGUOUS, (permute(operand, tuple(order)),))
     return permute(copy, tuple([order.index(i) for i in range(len(order))]))

@@ -49,6 +49,19 @@ def test_a_transposed_left_operand_of_a_batch_is_copied() -> None:
     close(got, fa.transpose(0, 2, 1) @ fb)
 
 
+@pytest.mark.parametrize(("n", "t"), [(3, 40), (2, 131)])
+def test_a_sum_over_several_axes_is_copied_too(n: int, t: int) -> None:
+    """The gradient of a linear layer's weights sums over examples and places; below `LINES` steps nothing is copied."""
+    (x, fx), (g, fg) = values(n, t, 70), values(n, t, 64)
+    got = (g.reshape(n, t, 64, 1) * x.reshape(n, t, 1, 70)).sum((0, 1))
+    assert kernels(got) == 2
+    close(got, np.einsum("nto,nti->oi", fg, fx))
+    (x, fx), (g, fg) = values(2, 20, 70), values(2, 20, 65)
+    got = (g.reshape(2, 20, 65, 1) * x.reshape(2, 20, 1, 70)).sum((0, 1))
+    assert kernels(got) == 1
+    close(got, np.einsum("nto,nti->oi", fg, fx))
+
+
 @pytest.mark.parametrize("form", ["plain", "right", "short", "few uses", "narrow"])
 def test_others_are_read_where_they_are(form: str) -> None:
     shapes = {"plain": ((70, 100), (100, 60)), "right": ((70, 100), (60, 100)), "short": ((64, 70), (64, 60))}
