@@ -158,7 +158,8 @@ def _split(chain: list[UOp], base: UOp) -> UOp | None:
         return None
     # the axes that are only summed over, the kernel's among them
     sums = tuple([a for e, a in where.items() if e.op is Ops.RANGE and e not in results])
-    body = _by_taps(body, steps, len(body.shape) - len(base.shape))
+    if any(s.step > 1 for s in steps):
+        body = _by_taps(body, steps, len(body.shape) - len(base.shape))
     y = permute(body, (*[i for i in range(len(body.shape)) if i not in axes], *axes))
     y = reshape(y, (*base.shape, *[body.shape[a] for a in axes]))
     return _together(top, y, steps, kept, (*sums, *range(len(base.shape), len(y.shape))), ())

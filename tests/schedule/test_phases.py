@@ -110,3 +110,10 @@ def test_steps_one_after_the_other() -> None:
     kernels = [i.kernel for i in scheduled(found).items if i.kernel is not None]
     assert len([k for k in kernels if any(u.op is Ops.REDUCE for u in k.toposort())]) == 8
     check(found, tolerance=1e-4)
+
+
+def test_a_gradient_without_steps_sums_where_the_image_is() -> None:
+    """The pad of the image is no result: the gradient of the output is padded by one element, the weight is no copy."""
+    found, _ = input_gradient((2, 8, 16, 16), (32, 8, 3, 3), padding=1)
+    assert [t.size for t in scheduled(found).temps] == [2 * 32 * 18 * 18, 2 * 8 * 16 * 16]
+    check(found, tolerance=1e-4)
