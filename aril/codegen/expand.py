@@ -18,7 +18,7 @@ from aril.dtype import dtypes
 from aril.ops import OpGroup, Ops
 from aril.uop.args import AxisType
 from aril.uop.node import UOp
-from aril.uop.symbolic import simplify
+from aril.uop.symbolic import simplify, simplify_node
 
 _COPIES = frozenset({AxisType.UPCAST, AxisType.UNROLL})
 _EXPANDED = _COPIES | {AxisType.VECTOR}
@@ -80,9 +80,12 @@ class _Expander:
         self.linears: dict[UOp, Linear] = {}
         self.memo: dict[UOp, Linear] = {}
         self.axes: dict[frozenset[UOp], tuple[UOp, ...]] = {}
+        self.from_memory: set[UOp] = set()  # nodes whose values depend on what is loaded
 
     def run(self) -> UOp:
         for u in self._order():
+            if u.op is Ops.LOAD or any(s in self.from_memory for s in u.src):
+                self.from_memory.add(u)
             axes = self._axes(u)
             out = self.values[u] = {}
             for key in product(*[range(_length(r)) for r in axes]):
@@ -162,7 +165,8 @@ class _Expander:
             and not out.shape
             and (out.dtype.kind != "f" or all(s.op is Ops.CONST for s in src))
         ):
-            return simplify(out)
+            # What a condition shares with a value stays one node, and is computed once.
+            return simplify_node(out) if u in self.from_memory else simplify(out)
         if op in OpGroup.COMPARISON and out.shape and out.vmin == out.vmax:  # a copy of which all lanes are inside
             return UOp.const(dtypes.bool, bool(out.vmin))
         return out

@@ -72,6 +72,16 @@ def simplify(root: UOp) -> UOp:
     return root if done is True else done
 
 
+def simplify_node(u: UOp) -> UOp:
+    """`u` as the rules make it from the sources it has: these stay the nodes they are, simplified or not."""
+    for _ in range(CHAIN_LIMIT):
+        r = _step(u)
+        if r is None:
+            break
+        u = r
+    return u
+
+
 def _step(u: UOp) -> UOp | None:
     """One step for a node over simplified sources: a better node, or None. Dtype and shape stay."""
     f = _STEPS.get(u.op)

@@ -224,3 +224,18 @@ def test_unrolled_operands_go_into_one_accumulator_in_turn() -> None:
     out = after(b.row_sum(3, 32), Split((1,), 4), Unroll((1, 1)))
     reduce = next(u for u in out.toposort() if u.op is Ops.REDUCE)
     assert len([s for s in reduce.src if s.op is not Ops.RANGE]) == 4
+
+
+def test_a_condition_and_a_value_share_what_they_are_made_of() -> None:
+    """WHERE(m < 1, m, 0) with m the greatest of a row of which lanes are hidden: m is computed once."""
+    bld = b.Build()
+    i = bld.loop(4)
+    k = bld.loop(18, b.REDUCE)
+    hidden = UOp(
+        Ops.WHERE,
+        (UOp(Ops.CMPLT, (k, add(i, 1))), b.load(1, (72,), add(mul(i, 18), k)), UOp.const(dtypes.float32, -1.0)),
+    )
+    m = b.reduce(Ops.MAX, hidden, k)
+    sink = b.sink(b.store(0, (4,), [i], UOp(Ops.WHERE, (b.alu(Ops.CMPLT, m, 1.0), m, UOp.const(dtypes.float32, 0.0)))))
+    out = after(b.Kernel(sink, [], [], list), Split((1,), 16, "peel"), Vectorize((1, 1)), Unroll((1, 2)))
+    assert count(out, Ops.LOAD, 16) == 1 and count(out, Ops.WHERE, 16) == 1

@@ -99,3 +99,20 @@ def test_gradients_pass_what_was_stored_already():
     x = Tensor(np.array([3.0, 4.0], np.float32)).contiguous().realize()
     (gradient,) = (w * x).sum().gradient(x)
     np.testing.assert_array_equal(gradient.numpy(), [1.0, 2.0])
+
+
+@pytest.mark.parametrize(("tokens", "width"), [(18, 8), (59, 16)])
+def test_causal_attention_of_a_few_tokens(tokens: int, width: int) -> None:
+    """Against the derivatives of softmax(q k^T / sqrt(width)) v written out, in float64."""
+    rng = np.random.default_rng(tokens)
+    q, k, v, g = (rng.standard_normal((2, tokens, width)).astype(np.float32) for _ in range(4))
+    s = np.where(np.tri(tokens) > 0, q.astype(np.float64) @ k.swapaxes(1, 2) / np.sqrt(width), -np.inf)
+    p = np.exp(s - s.max(-1, keepdims=True))
+    p /= p.sum(-1, keepdims=True)
+    dp = g.astype(np.float64) @ v.swapaxes(1, 2)
+    ds = p * (dp - (p * dp).sum(-1, keepdims=True)) / np.sqrt(width)
+    want = (ds @ k, ds.swapaxes(1, 2) @ q, p.swapaxes(1, 2) @ g)
+    tensors = [Tensor(x) for x in (q, k, v)]
+    found = tensors[0].scaled_dot_product_attention(*tensors[1:], is_causal=True).gradient(*tensors, gradient=Tensor(g))
+    for a, b in zip(found, want, strict=True):
+        np.testing.assert_allclose(a.numpy(), b, rtol=1e-4, atol=1e-5)
