@@ -188,7 +188,10 @@ class ContractMixin(MathMixin):
                 f"groups={groups} takes {groups * cin} and gives {cout}; they must agree and divide"
             )
         strides, dilations = to_pair(stride, n), to_pair(dilation, n)
-        x = self.pad(((0, 0), (0, 0), *self._spatial_padding(padding, n)))
+        common = promote(self.dtype, weight.dtype)
+        kind = to_dtype(dtype) if dtype is not None else common if common.kind == "f" else accumulator(common)
+        # cast ahead of the windows, so that their gradients are summed in the wide type, too
+        x = self.cast(accumulator(kind)).pad(((0, 0), (0, 0), *self._spatial_padding(padding, n)))
         for size, k, d in zip(x.shape[2:], kernel, dilations, strict=True):
             if isinstance(size, int) and size < d * (k - 1) + 1:
                 raise ValueError(
@@ -199,7 +202,7 @@ class ContractMixin(MathMixin):
         x = x._reshape((batch, groups, 1, cin, *out, *kernel))
         w = weight._reshape((1, groups, cout // groups, cin, *(1,) * n, *kernel))
         summed = (3, *range(4 + n, 4 + 2 * n))
-        y = x._contract(w, summed, dtype)._reshape((batch, cout, *out))
+        y = x._contract(w, summed, kind)._reshape((batch, cout, *out))
         return y if bias is None else y + bias._reshape((1, cout, *(1,) * n))
 
     def conv_transpose2d(

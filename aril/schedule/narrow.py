@@ -13,7 +13,7 @@ from math import prod
 from aril.codegen.emulate import is_emulated_on_request
 from aril.device import Device
 from aril.dtype import dtypes
-from aril.ops import Ops
+from aril.ops import OpGroup, Ops
 from aril.uop import UOp
 
 _PLAIN = frozenset({Ops.RESHAPE, Ops.PERMUTE, Ops.EXPAND, Ops.SHRINK})
@@ -27,18 +27,27 @@ def narrow_factors(order: Iterable[UOp]) -> set[UOp]:
     found: set[UOp] = set()
     for u in order:
         if u.op is Ops.REDUCE and has_pairs(u) and is_narrow(u):
-            found.update([c for x in u.src[0].src if (c := _widened(x)) is not None])
+            found.update([c for x in product_of(u).src if (c := _widened(x)) is not None])
     return found
+
+
+def product_of(u: UOp) -> UOp:
+    """What a REDUCE sums, below the views of it."""
+    x = u.src[0]
+    while x.op in OpGroup.MOVEMENT:
+        x = x.src[0]
+    return x
 
 
 def is_narrow(u: UOp) -> bool:
     """Whether REDUCE `u` sums products of bfloat16 in float32 on a device that takes them in pairs, if need be those of
     copies with a term more (`operands`)."""
-    if u.arg[0] is not Ops.ADD or u.src[0].op is not Ops.MUL or u.dtype is not dtypes.float32:
+    product = product_of(u)
+    if u.arg[0] is not Ops.ADD or product.op is not Ops.MUL or u.dtype is not dtypes.float32:
         return False
-    if any(_widened(x) is None for x in u.src[0].src) or not takes_pairs(u.device):
+    if any(_widened(x) is None for x in product.src) or not takes_pairs(u.device):
         return False
-    return has_pairs(u) or all(_uses(u, x) >= LEAST_USES for x in u.src[0].src)
+    return has_pairs(u) or product is u.src[0] and all(_uses(u, x) >= LEAST_USES for x in product.src)
 
 
 def _uses(u: UOp, x: UOp) -> int:
@@ -47,15 +56,22 @@ def _uses(u: UOp, x: UOp) -> int:
     while x.op is Ops.EXPAND and x.src[0].shape[axis] == x.shape[axis]:
         x = x.src[0]
     sizes = (*u.src[0].shape, *x.shape)
-    known = all(isinstance(n, int) for n in sizes) and x.op is not Ops.EXPAND and 0 not in sizes
+    known = not _is_window(x) and all(isinstance(n, int) for n in sizes) and x.op is not Ops.EXPAND and 0 not in sizes
     return int(prod(u.src[0].shape) // prod(x.shape)) if known else 0
 
 
 def _widened(x: UOp) -> UOp | None:
-    """The cast from bfloat16 that a factor is a plain view of."""
-    while x.op in _PLAIN:
+    """The cast from bfloat16 that a factor is a view of, padded by zeros perhaps."""
+    while x.op in OpGroup.MOVEMENT and (x.op is not Ops.PAD or x.arg[1] == 0):
         x = x.src[0]
     return x if x.op is Ops.CAST and x.dtype is dtypes.float32 and x.src[0].dtype is dtypes.bfloat16 else None
+
+
+def _is_window(x: UOp) -> bool:
+    """Whether a factor is more than a view of all its elements, such as windows, of which there is to be no copy."""
+    while x.op in _PLAIN:
+        x = x.src[0]
+    return x.op in OpGroup.MOVEMENT
 
 
 def has_pairs(u: UOp) -> bool:

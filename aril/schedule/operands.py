@@ -35,19 +35,31 @@ def lay_out_operands(sink: UOp) -> UOp:
     done: dict[UOp, UOp] = {}
     for u in order:
         src = tuple([done[s] for s in u.src])
-        if u.op is Ops.REDUCE and u.arg[0] is Ops.ADD and u.src[0].op is Ops.MUL and is_contraction(u):
+        if u.op is Ops.REDUCE and u.arg[0] is Ops.ADD and is_contraction(u):
             if is_narrow(u):
-                factors = [_laid_out_narrow(u, done[s]) for s in u.src[0].src]
-            else:
-                factors = [_laid_out(u, s, done[s], readers) for s in u.src[0].src]
-            src = (src[0].with_src(tuple(factors)),)
+                src = (_of_narrow_factors(u, src[0]),)
+            elif u.src[0].op is Ops.MUL:
+                src = (src[0].with_src(tuple([_laid_out(u, s, done[s], readers) for s in u.src[0].src])),)
         done[u] = u.with_src(src) if u.src else u
     return done[sink]
 
 
-def _laid_out_narrow(u: UOp, factor: UOp) -> UOp:
+def _of_narrow_factors(u: UOp, body: UOp) -> UOp:
+    """What `u` sums, `body`, with the factors of the product in it laid out."""
+    chain: list[UOp] = []
+    while body.op is not Ops.MUL:
+        chain.append(body)
+        body = body.src[0]
+    body = UOp(Ops.MUL, tuple([_laid_out_narrow(u, x, not chain) for x in body.src]))
+    for m in reversed(chain):
+        body = m.with_src((body, *m.src[1:]))
+    return body
+
+
+def _laid_out_narrow(u: UOp, factor: UOp, plain: bool) -> UOp:
     """A factor that stays bfloat16 in memory: whatever is copied is copied as such, the cast stands on top. Where the
-    sum has an odd number of terms along every axis, a zero is added to the last one."""
+    sum has an odd number of terms along every axis, a zero is added to the last one. `plain`: the factor has the axes
+    of the sum."""
     chain: list[UOp] = []
     while factor.op is not Ops.CAST:
         chain.append(factor)
@@ -57,7 +69,7 @@ def _laid_out_narrow(u: UOp, factor: UOp) -> UOp:
         factor = m.with_src((factor, *m.src[1:]))
     if not has_pairs(u):
         factor = _lengthened(factor, u.arg[1][-1], inner_axis(factor))
-    elif _is_scattered(u, factor):
+    elif plain and _is_scattered(u, factor):
         factor = _copied(u, factor)
     return factor.cast(wide)
 

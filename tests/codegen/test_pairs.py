@@ -124,3 +124,23 @@ def test_tensors(a, c, turn, dtype):
     assert got.dtype.name == (dtype or "bfloat16")
     error = np.abs(got.float().numpy() - want).max() / np.abs(want).max()
     assert error < (2e-6 if dtype else 2.0**-8)
+
+
+@pytest.mark.parametrize("padding", [0, 1])
+def test_convolutions_and_their_gradients(padding):
+    """Also the input's gradient is one sum (of windows that were never stored), rounded once."""
+    rng = np.random.default_rng(2)
+    x, w = [narrow(rng.standard_normal(s))[0] for s in ((2, 8, 9, 10), (6, 8, 3, 3))]
+    a, c = [Tensor(v).cast("bfloat16").realize() for v in (x, w)]
+    got = a.conv2d(c, padding=padding)
+    wide = [Tensor(v.astype(np.float64)) for v in (x, w)]
+    want = wide[0].conv2d(wide[1], padding=padding)
+    g = narrow(rng.standard_normal(got.shape))[0]
+    grads = got.gradient(a, c, gradient=Tensor(g).cast("bfloat16").realize())
+    exact = want.gradient(*wide, gradient=Tensor(g.astype(np.float64)))
+    before = GlobalCounters.bytes
+    grads[0].realize()
+    assert GlobalCounters.bytes - before < 4 * 9 * x.size  # windows in float32 would be that, written and read
+    for y, z in zip((got, *grads), (want, *exact), strict=True):
+        y, z = y.float().numpy(), z.numpy()
+        assert np.abs(y - z).max() <= 2.0**-8 * np.abs(z).max()
