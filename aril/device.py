@@ -527,7 +527,8 @@ class _Registry:
                 reason = self.why_not(name)
                 if reason is not None:
                     usable = ", ".join(one for one in self._modules if self.why_not(one) is None)
-                    raise DeviceError(f"device {name!r} is not usable here: {reason}. Usable: {usable}")
+                    reason += "" if reason.endswith("?") else "."
+                    raise DeviceError(f"device {name!r} is not usable here: {reason} Usable: {usable}")
                 opened = self._class(kind)(name)  # type: ignore[call-arg]
                 if DEBUG.value >= 1:
                     print(f"aril: opened {name}{opened.summary()}", file=sys.stderr)

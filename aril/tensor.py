@@ -7,7 +7,7 @@ In come Python data, arrays and other tensors; nothing is computed until a value
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from aril.config import DEBUG, GRAD, NAN_CHECK, SPEC
@@ -161,6 +161,11 @@ class Tensor(
         if not self.shape:
             raise TypeError("len() of a 0-d tensor; it has no axes")
         return int(self.shape[0])
+
+    def __iter__(self) -> Iterator[Tensor]:
+        if not self.shape:
+            raise TypeError("iteration over a 0-d tensor; it has no axes")
+        return (self[i] for i in range(len(self)))
 
     __hash__ = object.__hash__
 

@@ -32,6 +32,8 @@ class CreationMixin:
         """
         shape = (shape,) if not isinstance(shape, (tuple, list)) else tuple(shape)
         for d in shape:
+            if not isinstance(d, UOp) and not hasattr(d, "__index__"):
+                raise TypeError(f"full: a dimension is an integer, not {d!r} (shape {shape})")
             if isinstance(d, int) and d < 0:
                 raise ValueError(f"full: a dimension is at least 0, not {d} (shape {shape})")
         kind = strong(dtypes.from_py(fill_value)) if dtype is None else to_dtype(dtype)

@@ -15,6 +15,20 @@ MISTAKES = {
         "matmul: (3, 4) by (5, 6): the last axis of the left has 4 elements, the second last axis of the right 5; "
         "they must agree",
     ),
+    "batches": (
+        lambda: Tensor.ones(2, 3, 4) @ Tensor.ones(3, 4, 5),
+        ValueError,
+        "matmul, axes before the last two: shapes (2,) and (3,) do not broadcast: axis -1 has 2 and 3; sizes must be "
+        "equal or 1",
+    ),
+    "text": (lambda: Tensor("hello"), TypeError, "expected numbers, nested lists, an array or bytes, not 'hello'"),
+    "scalars have no elements": (lambda: list(Tensor(3.0)), TypeError, "iteration over a 0-d tensor"),
+    "half a dimension": (lambda: Tensor.zeros(2.5), TypeError, "a dimension is an integer, not 2.5 (shape (2.5,))"),
+    "device": (
+        lambda: Tensor([1.0], device="CPUU"),
+        RuntimeError,
+        "device 'CPUU' is not usable here: there is no such device; did you mean CPU? Usable: CPU",
+    ),
     "broadcast": (
         lambda: Tensor.ones(3, 4) + Tensor.ones(2, 4),
         ValueError,

@@ -53,6 +53,8 @@ class ContractMixin(MathMixin):
             )
         x = self if self.ndim > 1 else self.unsqueeze(0)
         y = w if w.ndim > 1 else w.unsqueeze(1)
+        if x.ndim > 2 and y.ndim > 2:
+            broadcast_shape(x.shape[:-2], y.shape[:-2], what="matmul, axes before the last two")
         left = x._reshape((*x.shape[:-1], 1, x.shape[-1]))
         right = y.transpose(-1, -2)._reshape((*y.shape[:-2], 1, y.shape[-1], y.shape[-2]))
         out = left._contract(right, (max(left.ndim, right.ndim) - 1,), dtype)

@@ -8,6 +8,7 @@ import numpy as np
 
 from aril.device import GlobalCounters
 from aril.engine.realize import realize_uops, storage_of
+from aril.tensor import Tensor
 from aril.uop import UOp
 from aril.uop.shape import reshape
 from tests.reference import evaluate
@@ -41,3 +42,10 @@ def check(*roots: UOp, tolerance: float = 1e-5) -> int:
     for f, e in zip(found, expected, strict=True):
         np.testing.assert_allclose(f, e, rtol=tolerance, atol=tolerance)
     return launches
+
+
+def kernels(t: Tensor) -> int:
+    """How many kernels computing `t` takes."""
+    before = GlobalCounters.kernels
+    t.realize()
+    return GlobalCounters.kernels - before

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from aril import Tensor
-from aril.device import GlobalCounters
 from aril.schedule import _CACHE, prepare
+from tests.schedule.graphs import kernels
 
 RNG = np.random.default_rng(11)
 
@@ -17,12 +17,6 @@ def _small_is_large(monkeypatch: pytest.MonkeyPatch):
     _CACHE.clear()
     yield
     _CACHE.clear()
-
-
-def kernels(t: Tensor) -> int:
-    before = GlobalCounters.kernels
-    t.realize()
-    return GlobalCounters.kernels - before
 
 
 @pytest.mark.parametrize("shape", [(512, 64), (521, 67), (1000, 129), (4099, 64), (257, 300), (3, 700, 65)])

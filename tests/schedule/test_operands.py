@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from aril import Tensor
-from aril.device import GlobalCounters
 from aril.schedule import _CACHE, operands
+from tests.schedule.graphs import kernels
 
 RNG = np.random.default_rng(5)
 
@@ -17,12 +17,6 @@ def _few_lines(monkeypatch: pytest.MonkeyPatch):
     _CACHE.clear()
     yield
     _CACHE.clear()
-
-
-def kernels(t: Tensor) -> int:
-    before = GlobalCounters.kernels
-    t.realize()
-    return GlobalCounters.kernels - before
 
 
 def values(*shape: int, dtype: str = "float32") -> tuple[Tensor, np.ndarray]:
