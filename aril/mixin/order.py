@@ -60,23 +60,24 @@ class OrderMixin(IndexingMixin):
         if not self.shape:
             values, order = self._reshape((1,)).topk(k)
             return (values._reshape(()), order._reshape(())) if k else (values, order)
-        part = [(0, k) if i == d else None for i in range(self.ndim)]
-        order = self._order(d, largest).shrink(part)
+        order = self._order(d, largest, k)
         return self.gather(d, order), order
 
-    def _order(self, d: int, descending: bool) -> Self:
-        """The positions along axis d in order of their elements, in the default integer type."""
+    def _order(self, d: int, descending: bool, first: int | None = None) -> Self:
+        """The positions along axis d in order of their elements, in the default integer type; the `first` of them."""
         n = self.shape[d]
+        k = n if first is None else first
         key = self._sort_key(descending)
         key = key if d == self.ndim - 1 else key.movedim(d, -1)
         lead = key.shape[:-1]
         rows = math.prod(lead)
         kind = dtypes.default_int()
-        if n <= 1 or rows == 0:
-            along = tuple([n if i == d else 1 for i in range(self.ndim)])
-            return self._iota(n).cast(kind)._reshape(along)._broadcast_to(self.shape)
-        order = _sorted_positions(key._reshape((rows, n)))
-        order = order.cast(kind).contiguous()._reshape((*lead, n))
+        if n <= 1 or rows == 0 or k == 0:
+            along = tuple([k if i == d else 1 for i in range(self.ndim)])
+            whole = tuple([k if i == d else m for i, m in enumerate(self.shape)])
+            return self._iota(k).cast(kind)._reshape(along)._broadcast_to(whole)
+        order = _sorted_positions(key._reshape((rows, n)), k)
+        order = order.cast(kind).contiguous()._reshape((*lead, k))
         return order if d == self.ndim - 1 else order.movedim(-1, d)
 
     def _sort_key(self, descending: bool) -> Self:
@@ -191,14 +192,15 @@ class OrderMixin(IndexingMixin):
         return source.shrink([(0, n) for n in index.shape])
 
 
-def _sorted_positions(key: Any) -> Any:
-    """(rows, n) integer keys: their positions in order, as int64."""
+def _sorted_positions(key: Any, k: int) -> Any:
+    """(rows, n) integer keys: the positions of the k least in order, as int64."""
+    rows, n = key.shape
     if key.dtype.itemsize == 8:  # by the low half, then, equal ones staying as they are, by the high half
         if key.dtype.kind == "u":
             key = (key ^ (1 << 63)).bitcast(dtypes.int64)
-        first = _sorted_positions(((key & 0xFFFFFFFF) - (1 << 31)).cast(dtypes.int32)).contiguous()
-        return first.gather(1, _sorted_positions((key.gather(1, first) >> 32).cast(dtypes.int32)).contiguous())
-    rows, n = key.shape
+        low = ((key & 0xFFFFFFFF) - (1 << 31)).cast(dtypes.int32)
+        first = _sorted_positions(low, n).contiguous()
+        return first.gather(1, _sorted_positions((key.gather(1, first) >> 32).cast(dtypes.int32), k).contiguous())
     if key.dtype is dtypes.uint32:
         key = key.cast(dtypes.int64) - (1 << 31)
     pairs = (key.cast(dtypes.int64) << 32) | key._iota(n).cast(dtypes.int64)
@@ -209,10 +211,12 @@ def _sorted_positions(key: Any) -> Any:
         pairs = pairs._pad(((0, 0), (0, size - n)), dtypes.int64.max).contiguous()
         pairs = _ordered_blocks(pairs._reshape((rows, size // _BLOCK, _BLOCK)))._reshape((rows, size))
         run = _BLOCK
-        while run < size:
-            pairs, run = _merged(pairs, run), 2 * run
-        pairs = pairs._shrink(((0, rows), (0, n)))
-    return pairs & 0xFFFFFFFF
+        while run < pairs.shape[1]:
+            if run < k:
+                pairs, run = _merged(pairs, run), 2 * run
+            else:  # what is not among the least of two runs is not among the least of all
+                pairs = _lesser(pairs, run)
+    return pairs._shrink(((0, rows), (0, k))) & 0xFFFFFFFF
 
 
 def _ordered_blocks(x: Any) -> Any:
@@ -230,11 +234,29 @@ def _merged(x: Any, run: int) -> Any:
     """(rows, n) in sorted runs: pairs of runs merged, by comparing each with its mirror image, then at shrinking
     distances."""
     rows, n = x.shape
-    first, gap = True, run
+    x = x._reshape((rows, n // (2 * run), 2, run))
+    return _settled(_exchanged(x, x._flip((2, 3)))._reshape((rows, n)), run // 2)
+
+
+def _lesser(x: Any, run: int) -> Any:
+    """(rows, n) in sorted runs: of each pair of runs the lesser half as one sorted run."""
+    rows, n = x.shape
+    x = x._reshape((rows, n // (2 * run), 2, run))
+    one, other = (x._shrink(((0, rows), (0, n // (2 * run)), (i, 1), (0, run))) for i in range(2))
+    return _settled(one.minimum(other._flip((3,))).contiguous()._reshape((rows, n // 2)), run // 2)
+
+
+def _settled(x: Any, gap: int) -> Any:
+    """(rows, n) in runs of 2 * gap that rise and fall: each sorted, by comparing at shrinking distances."""
+    rows, n = x.shape
     while gap:
         x = x._reshape((rows, n // (2 * gap), 2, gap))
-        other = x._flip((2, 3)) if first and gap > 1 else x._flip((2,))
-        low = x._iota(2)._reshape((2, 1)).eq(0)
-        x = low.where(x.minimum(other), x.maximum(other)).contiguous()._reshape((rows, n))
-        first, gap = False, gap // 2
+        x = _exchanged(x, x._flip((2,)))._reshape((rows, n))
+        gap //= 2
     return x
+
+
+def _exchanged(x: Any, other: Any) -> Any:
+    """(rows, pairs, 2, gap): of each element and the `other` the less in the first half, the greater in the second."""
+    low = x._iota(2)._reshape((2, 1)).eq(0)
+    return low.where(x.minimum(other), x.maximum(other)).contiguous()

@@ -80,6 +80,22 @@ def test_the_greatest_and_the_least():
     assert [t.tolist() for t in Tensor(3.0).topk(1)] == [3.0, 0]
 
 
+@pytest.mark.parametrize("n", [65, 200, 1030])
+@pytest.mark.parametrize("k", [0, 1, 31, 32, 33, 64, 65])
+def test_a_few_of_many_come_in_order_equal_ones_as_they_stood(n, k):
+    x = RNG.integers(-9, 9, (3, n)).astype(np.float32)
+    for largest in (True, False):
+        values, order = Tensor(x).topk(k, 1, largest)
+        want = np.argsort(-x if largest else x, 1, kind="stable")[:, :k]
+        np.testing.assert_array_equal(order.numpy(), want)
+        np.testing.assert_array_equal(values.numpy(), np.take_along_axis(x, want, 1))
+
+
+def test_the_greatest_of_wide_numbers_along_another_axis():
+    x = RNG.integers(-(2**60), 2**60, (150, 2))
+    np.testing.assert_array_equal(Tensor(x).topk(4, 0)[0].numpy(), -np.sort(-x, 0)[:4])
+
+
 def test_the_gradient_of_a_sorted_value_goes_back_where_it_came_from():
     x = RNG.normal(size=70)
     weight = RNG.normal(size=70)
