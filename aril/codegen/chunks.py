@@ -5,6 +5,8 @@ A plan comes in and gets the steps for it. The number of chunks depends on the w
 
 from __future__ import annotations
 
+from math import sqrt
+
 from aril.codegen.analysis import Nest, is_constant, length, reduce_loops_of
 from aril.codegen.plan import Plan
 from aril.codegen.steps import Chunk, Id, Split
@@ -13,6 +15,17 @@ from aril.uop.node import UOp
 
 CHUNK_NS = 30_000  # less work than this is not worth sending to another thread
 CHUNKS = 64  # more chunks than this do not balance better on the machines we know
+LEAST_NS = 5_000.0  # nor is a piece of a nest that is shared anyway
+START_NS = 300.0  # of a chunk, to be taken and begun
+
+
+def best_count(plan: Plan, total: float, again: float) -> int:
+    """How many chunks of a nest of `total` nanoseconds waste the least, where each costs `again` more.
+
+    At the end threads wait for half a chunk on average, which is `cores / (2 * count)` of the time; `count` chunks
+    begin, which is `count * (START_NS + again) / total`.
+    """
+    return max(1, int(sqrt(total * max(4, plan.renderer.cores) / 2 / (START_NS + again))))
 
 
 def chunk_output(
@@ -24,12 +37,13 @@ def chunk_output(
     loops: tuple[UOp, ...] | None = None,
     exact: bool = False,
     most: int = CHUNKS,
+    least: float = CHUNK_NS,
 ) -> None:
     """Outer output loops to the launch index, so that a chunk is worth a thread's while.
 
     `total` is the nest's time in nanoseconds; `lane` the loop of the lanes, split in multiples of `lane_block` if need
     be. `loops` are those to take (default: all of the nest). With `exact` every chunk has the same number of turns;
-    there are about `most` of them, or fewer.
+    there are about `most` of them, or fewer, of `least` nanoseconds or more.
     """
     if not plan.shares or total < 2 * CHUNK_NS or not nest.repeatable and any(u.op is Ops.ATOMIC for u in nest.nodes):
         return
@@ -37,7 +51,7 @@ def chunk_output(
     for u in nest.reduces:  # a reduction that a chunk loop does not move would be done once a chunk
         if nest.turns(u.ranges | set(reduce_loops_of(u))) * 8 > nest.turns(frozenset(nest.loops)):
             shared = tuple([r for r in shared if r in u.ranges])
-    left = min(most, int(total // CHUNK_NS))
+    left = min(most, int(total // least))
     ids: list[Id] = []
     for r in sorted(shared, key=lambda r: r.arg.id):
         if r is lane or left < 2 or not _uniform(nest, r):

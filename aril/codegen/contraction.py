@@ -11,7 +11,7 @@ from math import prod
 
 from aril.codegen.accumulate import fresh_id
 from aril.codegen.analysis import Access, Nest, is_constant, length, reduce_loops_of
-from aril.codegen.chunks import CHUNKS, chunk_output
+from aril.codegen.chunks import CHUNK_NS, CHUNKS, LEAST_NS, best_count, chunk_output
 from aril.codegen.pairs import narrow_factors, pair_lanes, pair_loop, steps_of
 from aril.codegen.panels import Block, Stage
 from aril.codegen.plan import Plan
@@ -278,7 +278,8 @@ def _apply(plan: Plan, nest: Nest, reduction: UOp, tile: Tile) -> None:
     total = nest.turns(frozenset(nest.loops) | frozenset(own)) * tile.cost / 3
     now = plan.nest(0)
     loops = tuple([r for r in now.loops if r.arg.kind is AxisType.LOOP])
-    most = CHUNKS
+    most, least = CHUNKS, float(CHUNK_NS)
+    plain = len(own) == 1  # windows are fetched ahead over the loops of a chunk: few and large ones
     if last is not None:
         # chunks of other loops than the strip's pack it again
         strips = tuple([r for r in loops if r.arg.id in {outer[q] for q in outer if q in strip}])
@@ -291,7 +292,12 @@ def _apply(plan: Plan, nest: Nest, reduction: UOp, tile: Tile) -> None:
         most = panels * min(again, -(-max(16, 4 * plan.renderer.cores) // panels))
         if tile.blocked:
             most = max(min(panels, CHUNKS), chunks_each(plan))
-    chunk_output(plan, now, total, None, 1, loops, exact=bool(tile.blocked), most=most)
+        elif plain:
+            whole = min(panels, best_count(plan, total, 0.0))
+            most, least = max(whole, best_count(plan, total, total * tile.packing / panels)), LEAST_NS
+    elif plain:
+        most, least = best_count(plan, total, 0.0), LEAST_NS
+    chunk_output(plan, now, total, None, 1, loops, exact=bool(tile.blocked), most=most, least=least)
     names = {i: i for i in inner}
     depth = {r: r.arg.id for r in own}
     twice = () if pair is None else (pair.arg.id,)  # the terms of a pair lie together

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -296,3 +297,14 @@ def test_picked_rows_are_asked_for_one_ahead(target: str) -> None:
     assert steps(picked_rows(300, 512, 256), Prefetch, target) == []
     assert steps(picked_rows(300, 65536, 16), Prefetch, target) == []
     run_all(picked_rows(37, 4096, 272), target, interpret=False)
+
+
+@pytest.mark.parametrize("target", ["wide", "avx2"])
+@pytest.mark.parametrize(("m", "k", "n"), [(1048, 307, 258), (33, 500, 500), (12, 700, 900), (1000, 333, 777)])
+def test_chunks_of_products_are_many_enough_to_end_together(target: str, m: int, k: int, n: int) -> None:
+    """Two threads end within a sixth of their time of one another at worst, and no chunk is tiny."""
+    plan = plan_of(b.matmul(m, n, k), target)
+    chunks = [s for s in plan.steps if isinstance(s, Chunk)]
+    loops = loops_of(plan.sink)
+    count = prod([int(loops[i].src[0].arg) for s in chunks for i in s.ids])
+    assert 12 <= count <= m * k * n / 20_000
