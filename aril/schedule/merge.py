@@ -13,6 +13,7 @@ from typing import Any
 from aril.ops import OpGroup, Ops
 from aril.schedule.fuse import SHORT_ROW, Fusion, concrete, nbytes, numel
 from aril.uop import UOp
+from aril.uop.node import toposort
 
 BUNDLED_ELEMENTS = 1 << 16  # larger nests that others wait for run where their operands are still in cache
 KERNEL_WEIGHT = 1000.0  # operations in a kernel of several values
@@ -38,6 +39,15 @@ class Draft:
     assigned: set[UOp] = field(default_factory=set)  # storage of others that it writes
     weight: float = 0.0
     scratch: tuple[UOp, ...] = ()  # storage that only its own nests see
+    _touched: set[UOp] | None = None
+
+    @property
+    def touched(self) -> set[UOp]:
+        """The storage that its first nest reads or writes, as computed from it so far."""
+        if self._touched is None:
+            graph = toposort([u for store in self.stores[0] for u in store])
+            self._touched = {u for u in graph if not u.src} | {t.base for t, _ in self.stores[0]}
+        return self._touched
 
 
 def reach(drafts: list[Draft]) -> dict[Draft, int]:
@@ -101,6 +111,10 @@ def merge(drafts: list[Draft], owner: dict[UOp, Draft], fusion: Fusion, rep: dic
         again = {t for t, _ in b.stores[0]}  # nobody sees what is written twice in one turn
         b.stores[0] = [(t, v) for t, v in a.stores[0] if t not in again] + b.stores[0]
         b.members = a.members + b.members
+        if a._touched is not None and b._touched is not None:
+            b._touched |= a._touched
+        else:
+            b._touched = None
         b.deps = (a.deps | b.deps) - {a, b}
         b.reads |= a.reads
         b.assigned |= a.assigned
@@ -160,18 +174,28 @@ def merge(drafts: list[Draft], owner: dict[UOp, Draft], fusion: Fusion, rep: dic
             if not d.alone and not d.has_contraction and (not d.has_reduce or d.reduce_key is not None):
                 groups.setdefault((d.shape, d.device, d.has_reduce, d.reduce_key), []).append(d)
         for group in groups.values():
-            for i, a in enumerate(group):
-                for b in group[i + 1 :]:
+            readers: dict[UOp, list[Draft]] = {}  # of what is worth reading once
+            place = {d: i for i, d in enumerate(group)}
+            worth = {d: [n for n in d.reads if _is_worth(n, d)] for d in group}
+            for d in group:
+                for n in worth[d]:
+                    readers.setdefault(n, []).append(d)
+            for a in group:
+                later = {d for n in worth[a] for d in readers[n] if place[d] > place[a]}
+                for b in sorted(later, key=place.__getitem__):
                     if (
                         a in alive
                         and b in alive
                         and not masks[a] & bits[b]
                         and not masks[b] & bits[a]
-                        and _shares(a, b)
                         and _one_loop(a, b, where, fusion)
                     ):
                         join(a, b, False)
                         changed = True
+                        for n in set(worth[a]).difference(worth[b]):
+                            worth[b].append(n)
+                            readers[n].append(b)
+                        break
     return list(alive)
 
 
@@ -187,8 +211,8 @@ def _one_loop(a: Draft, b: Draft, where: dict[UOp, Draft], fusion: Fusion) -> bo
     if made and a.has_reduce and any(_touches_elsewhere(v, t) for t, _ in a.stores[0] for _, v in b.stores[0]):
         return False  # element i of a flipped view: the reduction would be done twice
     for x, y in ((a, b), (b, a)):
-        assigned = [t for t, _ in x.stores[0] if t.base in x.assigned]
-        for t in assigned:
+        met = x.assigned & y.touched if x.assigned else ()
+        for t in [t for t, _ in x.stores[0] if t.base in met] if met else ():
             for other, value in y.stores[0]:
                 if (other.base is t.base and other is not t) or _touches_elsewhere(value, t):
                     return False
@@ -262,12 +286,9 @@ def _ends_cost(a: Draft, b: Draft, fusion: Fusion) -> bool:
     return len(others) + len(b.stores[0]) + len(kept) - 1 > FEW_ENDS
 
 
-def _shares(a: Draft, b: Draft) -> bool:
-    """Whether two kernels read something worth reading once."""
-    return any(
-        not (n.op is Ops.PARAM and n.is_variable) and nbytes(n) * 4 >= math.prod(concrete(d) for d in a.shape)
-        for n in a.reads & b.reads
-    )
+def _is_worth(n: UOp, d: Draft) -> bool:
+    """Whether what kernel `d` reads is worth reading once for it and another over the same space."""
+    return not (n.op is Ops.PARAM and n.is_variable) and nbytes(n) * 4 >= math.prod(concrete(x) for x in d.shape)
 
 
 def bundle(drafts: list[Draft]) -> list[Draft]:

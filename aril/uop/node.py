@@ -79,8 +79,8 @@ class UOp(OpMixin):
     """
 
     __slots__ = (
-        "op", "dtype", "src", "arg", "tag", "_shape", "_bounds", "_live", "_digest", "_simplified", "storage", "origin",
-        "came_from", "__weakref__",
+        "op", "dtype", "src", "arg", "tag", "_shape", "_bounds", "_live", "_digest", "_device", "_simplified",
+        "storage", "origin", "came_from", "__weakref__",
     )  # fmt: skip
 
     op: Ops
@@ -98,6 +98,7 @@ class UOp(OpMixin):
     _bounds: Any
     _live: Any
     _digest: Any
+    _device: Any  # False where it is not known
     _simplified: Any  # the simplified node; True where it is this one
 
     def __new__(
@@ -123,6 +124,7 @@ class UOp(OpMixin):
         self.arg = arg
         self.tag = tag
         self._shape = self._bounds = self._live = self._digest = self._simplified = self.storage = None
+        self._device = False
         self.origin = _state["origin"]() if _state["origin"] is not None else None
         own = _Ref(self, _note_dead)
         own.key = key
@@ -249,26 +251,17 @@ class UOp(OpMixin):
     @property
     def device(self) -> str | tuple[str, ...] | None:
         """The device the value lies on; None for constants and expressions of nothing else."""
-        stack = [self]
-        seen = set()
-        while stack:
-            u = stack.pop()
-            if u in seen:
-                continue
-            seen.add(u)
-            if u.op in OpGroup.STORAGE:
-                if u.arg.device is not None:
-                    return u.arg.device  # type: ignore[no-any-return]
-            elif u.op is Ops.COPY:
-                return u.arg  # type: ignore[no-any-return]
-            elif u.op is Ops.MSTACK:
-                return tuple(s.device for s in u.src)  # type: ignore[misc]
-            elif u.op is Ops.MSELECT:
-                d = u.src[0].device
-                return d[u.arg] if isinstance(d, tuple) else d
-            else:
-                stack.extend(reversed(u.src))
-        return None
+        if self._device is False:
+            stack = [self]
+            while stack:
+                u = stack[-1]
+                waits_for, found = _device_of(u)
+                if waits_for is not None:
+                    stack.append(waits_for)
+                else:
+                    u._device = found
+                    stack.pop()
+        return self._device  # type: ignore[no-any-return]
 
     @property
     def base(self) -> UOp:
@@ -625,6 +618,22 @@ def _derive_ranges(u: UOp) -> frozenset[UOp]:
         closed = [s for s in u.src[1:] if s.op is Ops.RANGE]
         return live.difference(closed) if closed else live  # type: ignore[no-any-return]
     return live  # type: ignore[no-any-return]
+
+
+def _device_of(u: UOp) -> tuple[UOp | None, Any]:
+    """(a source whose device must be known first, None) or (None, the device of `u`: of its first source with one)."""
+    if u.op in OpGroup.STORAGE:
+        return None, u.arg.device
+    if u.op is Ops.COPY:
+        return None, u.arg
+    for s in u.src:
+        if s._device is False:
+            return s, None
+        if u.op is Ops.MSELECT:
+            return None, s._device[u.arg] if isinstance(s._device, tuple) else s._device
+        if s._device is not None and u.op is not Ops.MSTACK:
+            return None, s._device
+    return None, tuple([s._device for s in u.src]) if u.op is Ops.MSTACK else None
 
 
 def _pending(root: UOp, slot: str) -> Iterator[UOp]:
