@@ -210,10 +210,15 @@ def _plan_generic(plan: Plan, index: int, shared: bool) -> None:
 
 
 def _keep_row(plan: Plan, nest: Nest, lane: UOp | None, inner: list[UOp]) -> None:
-    """Costly functions of a row that a reduction computes ahead of the row's results are computed once."""
+    """Costly functions of a row that a reduction computes ahead of the row's results are computed once.
+
+    Rows that are computed side by side, as their elements are neighbours, have no one row to keep.
+    """
+    if lane is None or _cover(nest, lane):
+        return
     for loop in inner:
         short = length(loop) * nest.itemsize <= plan.renderer.l2 // 4
-        if lane is not None and short and kept(nest.effect, loop, lane) is not None:
+        if short and kept(nest.effect, loop, lane) is not None:
             plan.do(Keep(loop.arg.id, lane.arg.id), "dearer than a store and a load in cache")
 
 
@@ -222,10 +227,15 @@ def width_of(plan: Plan, nest: Nest, loop: UOp | None) -> int:
     return max(2, plan.renderer.vector_bytes // nest.itemsize_in(loop))
 
 
+def _cover(nest: Nest, lane: UOp) -> list[UOp]:
+    """The loops whose turns fill the room between the lanes of a store."""
+    stores = [a for a in nest.accesses if a.is_store and lane in a.loops]
+    return list(dict.fromkeys([r for a in stores for r in cover_of(a, lane)]))
+
+
 def _fill_blocks(plan: Plan, nest: Nest, lane: UOp) -> None:
     """Copies of the loops that fill the room between the lanes of a store."""
-    cover = {r: None for a in nest.accesses if a.is_store and lane in a.loops for r in cover_of(a, lane)}
-    for r in cover:
+    for r in _cover(nest, lane):
         if r.arg.kind is AxisType.UPCAST:
             continue
         plan.do(Upcast(r.arg.id), "lanes and copies fill a block together")

@@ -125,8 +125,11 @@ def fetch_picked(plan: Plan) -> None:
         form = linear(index, {})
         picked = {r for atom in form.terms if any(u.op is Ops.LOAD for u in atom.toposort()) for r in atom.ranges}
         row = [r for r in index.ranges if form.coefficient(r) and r not in picked]
-        turns = sorted([r for r in picked if r.arg.kind is AxisType.LOOP and _length(r) > 1], key=lambda r: r.arg.id)
-        if not turns or not all(map(_is_constant, [*row, *turns])) or any(r.arg.kind is AxisType.REDUCE for r in row):
+        turns = sorted([r for r in picked if r.arg.kind is AxisType.LOOP], key=lambda r: r.arg.id)
+        if not all(map(_is_constant, [*row, *turns])) or any(r.arg.kind is AxisType.REDUCE for r in row):
+            continue
+        turns = [r for r in turns if _length(r) > 1]
+        if not turns:
             continue
         if ROW <= size * prod([_length(r) for r in row]) <= plan.renderer.l2 // 8:
             try:

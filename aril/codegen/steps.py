@@ -324,6 +324,12 @@ class Retype(Step):
             end.op is not Ops.CONST or end.arg <= self.most,
             f"{end.arg} turns are more than {self.most}: split it first",
         )
+        for u in sink.toposort():
+            kept = u.op is Ops.STORE and u.src[0].src[0].base.op is Ops.BUFFER and loop in u.ranges
+            self.need(
+                not kept or loop in u.src[0].ranges,
+                f"copies of loop {self.id} would write the same elements of memory that each keeps for itself",
+            )
         self.check(sink, loop)
         return retype(sink, (loop,), self.kind)
 

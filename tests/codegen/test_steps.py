@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from aril.codegen import compile_kernel
-from aril.codegen.panels import Block, Stage
+from aril.codegen.panels import Block, Keep, Stage
 from aril.codegen.prefetch import Prefetch
 from aril.codegen.steps import (
     Chunk,
@@ -301,3 +301,10 @@ def test_prefetch_asks_for_a_later_turn_and_changes_no_result() -> None:
 def test_prefetch_needs_a_loop_that_moves_the_operand() -> None:
     with pytest.raises(StepError, match="does not move with it"):
         Prefetch(1, (2,)).apply(b.conv(3, 5, 16, 11, 3).sink)
+
+
+def test_rows_that_keep_values_for_themselves_are_not_copied() -> None:
+    """Copies of the loop over rows would write each other's panel."""
+    sink = Keep((3,), (1,)).apply(b.softmax(4, 100).sink)
+    with pytest.raises(StepError, match="keeps for itself"):
+        Upcast((0,)).apply(sink)

@@ -69,6 +69,11 @@ def test_sort_of_views_and_along_any_axis():
     np.testing.assert_array_equal(Tensor(x[0]).reshape(1, 3).expand(66, 3).argsort(0).numpy()[:, 0], np.arange(66))
 
 
+def test_sort_of_more_than_a_cache_holds():
+    a = RNG.standard_normal((229, 692, 2)).astype(np.float32)
+    np.testing.assert_array_equal(Tensor(a).sort(1)[0].numpy(), np.sort(a, 1))
+
+
 def test_the_greatest_and_the_least():
     x = RNG.normal(size=(3, 100)).astype(np.float32)
     values, order = Tensor(x).topk(5)

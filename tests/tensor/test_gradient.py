@@ -116,3 +116,18 @@ def test_causal_attention_of_a_few_tokens(tokens: int, width: int) -> None:
     found = tensors[0].scaled_dot_product_attention(*tensors[1:], is_causal=True).gradient(*tensors, gradient=Tensor(g))
     for a, b in zip(found, want, strict=True):
         np.testing.assert_allclose(a.numpy(), b, rtol=1e-4, atol=1e-5)
+
+
+def test_attention_of_a_mask_that_heads_share() -> None:
+    """The scores of a few heads lie beside each other: their rows are computed together."""
+    rng = np.random.default_rng(95)
+    q, k, v, g = (rng.standard_normal((2, 4, n, 16)).astype(np.float32) for n in (95, 33, 33, 95))
+    mask = rng.random((95, 33)) < 0.7
+    mask[:, 0] = True
+    s = np.where(mask, q.astype(np.float64) @ k.swapaxes(-1, -2) / 4, -np.inf)
+    p = np.exp(s - s.max(-1, keepdims=True))
+    p /= p.sum(-1, keepdims=True)
+    tensors = [Tensor(x) for x in (q, k, v)]
+    out = tensors[0].scaled_dot_product_attention(*tensors[1:], attn_mask=Tensor(mask))
+    found = out.gradient(tensors[2], gradient=Tensor(g))[0]
+    np.testing.assert_allclose(found.numpy(), p.swapaxes(-1, -2) @ g, rtol=1e-4, atol=1e-5)
