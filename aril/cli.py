@@ -225,9 +225,10 @@ def launch_processes(options: argparse.Namespace) -> int:
 
 def run_bench(options: argparse.Namespace) -> int:
     """Run the benchmark in a new process: it sets the number of threads, which libraries read when they start."""
-    root = Path(aril.__file__).parent.parent
-    if not (root / "bench" / "__main__.py").exists():
-        raise ValueError(f"the benchmark is not installed with the package, and not in {root}: run it in a clone")
+    places = (Path(aril.__file__).parent.parent, Path.cwd())  # of an editable installation, of a clone
+    root = next((p for p in places if (p / "bench" / "__main__.py").exists() and (p / "aril").exists()), None)
+    if root is None:
+        raise ValueError(f"the benchmark is not installed with the package, and not in {places[1]}: run it in a clone")
     path = os.pathsep.join(filter(None, (str(root), os.environ.get("PYTHONPATH", ""))))
     os.execve(sys.executable, [sys.executable, "-m", "bench", *options.options], {**os.environ, "PYTHONPATH": path})
 

@@ -2,7 +2,7 @@
 
 In: arguments. Out: results, or the word that the call has to be looked at more closely. `Captured` is a batch with what
 it expects; `Plan` is a list of what to compare in the arguments of a call, and what to run and give back.
-`docs/decisions/0014-short-calls.md` says what the short way may skip.
+`docs/decisions/0015-short-calls.md` says what the short way may skip.
 """
 
 from __future__ import annotations

@@ -98,6 +98,19 @@ def test_a_malformed_variable_is_reported_without_a_traceback():
     )
 
 
+def test_bench_is_found_in_the_clone_that_one_stands_in(tmp_path, monkeypatch, capsys):
+    started = []
+    monkeypatch.setattr(cli.os, "execve", lambda path, words, env: started.append((words[1:], env["PYTHONPATH"])))
+    monkeypatch.setattr(cli.aril, "__file__", str(tmp_path / "aril" / "__init__.py"))
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    monkeypatch.chdir(ROOT)
+    cli.main(["bench", "--list"])
+    assert started == [(["-m", "bench", "--list"], str(ROOT))]
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["bench", "--list"]) == 1 and len(started) == 1
+    assert f"not in {tmp_path}: run it in a clone" in capsys.readouterr().err
+
+
 def test_output_may_be_cut_short_by_its_reader():
     code = "import sys; from aril.cli import main; sys.exit(main(['settings']))"
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

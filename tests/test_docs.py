@@ -38,6 +38,22 @@ def test_links_between_pages_lead_somewhere(page):
         assert (ROOT / page).parent.joinpath(link).exists(), link
 
 
+def test_decision_records_are_numbered_once_and_by_their_headings():
+    records = sorted((ROOT / "docs/decisions").glob("*.md"))
+    assert [int(p.name[:4]) for p in records] == list(range(1, len(records) + 1))
+    for record in records:
+        assert record.read_text().startswith(f"# {int(record.name[:4])}. "), record
+
+
+def test_pages_that_the_source_names_exist():
+    named = {
+        page for p in (ROOT / "aril").rglob("*.py") for page in re.findall(r"(?<!/)docs/[\w/-]+\.md", p.read_text())
+    }
+    assert "docs/ir.md" in named
+    for page in named:
+        assert (ROOT / page).exists(), page
+
+
 def test_the_page_of_operations_is_what_the_table_and_the_docstrings_say():
     assert operations_page.PAGE.read_text() == operations_page.page(), "run: python -m tests.operations_page"
 

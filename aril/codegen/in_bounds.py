@@ -47,7 +47,7 @@ def prove_accesses(linear: UOp, name: str, level: int = 1) -> None:
                 low, high = index.bounds
                 if level < 2 and low >= 0 and high + wide <= storage.arg.size:
                     continue
-                found = _counterexample(u.src[0], wide, gate, around)
+                found = _counterexample(u.src[0], wide, gate, around, level)
                 if found is not None:
                     raise _error(u, found, name)
 
@@ -62,13 +62,15 @@ def _error(u: UOp, found: str, name: str) -> OutOfBounds:
     )
 
 
-def _counterexample(address: UOp, wide: int, gate: UOp | None, around: list[UOp]) -> str | None:
+def _counterexample(address: UOp, wide: int, gate: UOp | None, around: list[UOp], level: int) -> str | None:
     """Values for which an access of `wide` elements lies outside, in words; None where z3 proves that none are."""
     storage, index = address.src
     last = storage.arg.size - 1
     try:
         import z3
     except ImportError:
+        if level >= 2:
+            raise ImportError("CHECK_OOB=2 asks z3 of every access: pip install z3-solver") from None
         low, high = index.bounds
         raise ImportError(
             f"CHECK_OOB: bounds alone say {low} to {high} of the index {_short(to_expr(index))} where it may be 0 to "

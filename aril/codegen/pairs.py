@@ -1,6 +1,6 @@
 """Sums of products of bfloat16 two terms at a time: the target's instruction adds the products of a pair to float32.
 
-In come reductions; out goes what the planner and the expander ask of them. `docs/decisions/0014-pairs-of-bfloat16.md`
+In come reductions; out goes what the planner and the expander ask of them. `docs/decisions/0017-pairs-of-bfloat16.md`
 says why, and what it means for results.
 """
 

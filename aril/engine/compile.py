@@ -203,8 +203,7 @@ def _load_missing(missing: dict[tuple[UOp, str, str], str | None], settings: Any
         target = opened.target
         cores = getattr(target, "cores", 1)
         where = f"{version}|{opened.renderer_name}|{getattr(target, 'key', target)}|{cores}|{tag}|{body.digest.hex()}"
-        # Who wants to read how a kernel comes about gets to see it, even if it was compiled before.
-        entry = cache.get("kernel", where) if _persistent(opened) and config.DEBUG.value < SHOWN_FROM else None
+        entry = cache.get("kernel", where) if _persistent(opened) and not _is_watched() else None
         if entry is not None:
             try:
                 _loaded[key] = make_loaded(device, *unpack_entry(entry))
@@ -221,7 +220,7 @@ def _load_missing(missing: dict[tuple[UOp, str, str], str | None], settings: Any
     if config.BEAM.value:
         todo = [(key, where, _searched(key, where, settings)) for key, where, _ in todo]
     alike = len(todo) >= PARALLEL_FROM and all(_persistent(Device[k[1]]) for k, *_ in todo)
-    if alike and config.DEBUG.value < SHOWN_FROM:
+    if alike and not _is_watched():
         _compile_in_workers(todo, settings)
         return
     for key, where, body in todo:
@@ -235,6 +234,11 @@ def _load_missing(missing: dict[tuple[UOp, str, str], str | None], settings: Any
             entry = pack_entry(*compile_body(body, renderer, opened.target))
         cache.put("kernel", where, entry)
         _loaded[key] = make_loaded(device, *unpack_entry(entry))
+
+
+def _is_watched() -> bool:
+    """Whether somebody looks at how kernels come about: they are compiled in this process, even if a cache has them."""
+    return config.DEBUG.value >= SHOWN_FROM or config.TRACK_REWRITES.value > 0
 
 
 # What has been compiled: by body, and by operations without sizes. They say why a kernel is compiled again.

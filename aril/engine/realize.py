@@ -239,8 +239,9 @@ def executable(steps: Schedule, default_device: str) -> Executable:
         )
         kept[1][key] = found
         if DEBUG.value >= 2:
+            ready = f"{len(kernels)} kernel{'s' if len(kernels) != 1 else ''} ready"
             print(
-                f"*** {len(kernels)} kernels ready in {time.perf_counter() - start:.3f} s; planned peak "
+                f"*** {ready} in {time.perf_counter() - start:.3f} s; planned peak "
                 f"{readable_size(planned_peak(steps))} beside what they are given",
                 file=sys.stderr,
             )

@@ -149,6 +149,8 @@ def test_without_z3_the_error_says_what_to_install(monkeypatch):
     assert is_proved(kernel(4, size=4, index=lambda i: i))
     with Context(CHECK_OOB=1), pytest.raises(ImportError, match="pip install z3-solver"):
         compile_kernel(kernel(4, size=4, index=lambda i: b.alu(Ops.ADD, i, 1)), renderer("avx2"))
+    with Context(CHECK_OOB=2), pytest.raises(ImportError, match="CHECK_OOB=2 asks z3 of every access"):
+        compile_kernel(kernel(4, size=4, index=lambda i: i), renderer("avx2"))
 
 
 def test_tensors_under_the_check_have_their_values():
