@@ -18,11 +18,19 @@ class Optimizer:
     """What optimizers share. `params` may hold other tensors too (running statistics): those are realized with the
     updates, and trained only if they are parameters with a gradient.
 
-    Errors: ValueError without any parameter, TypeError for one that is not a float tensor.
+    Errors: ValueError without any parameter, TypeError for one that is not a float tensor, and for a model itself.
     """
 
     def __init__(self, params: Iterable[Tensor], lr: float) -> None:
-        tensors = list({id(t): t for t in params}.values())
+        several = list(params) if isinstance(params, Iterable) and not isinstance(params, Tensor) else None
+        wrong = [type(t).__name__ for t in several or () if not isinstance(t, Tensor)]
+        if several is None or wrong:
+            found = f"{type(params).__name__}" + (f" with a {wrong[0]} in it" if wrong else "")
+            raise TypeError(
+                f"{type(self).__name__} takes a list of tensors, not a {found}; "
+                "of a model: nn.state.get_parameters(model)"
+            )
+        tensors = list({id(t): t for t in several}.values())
         self.params = [t for t in tensors if _trainable(t)]
         self.buffers = [t for t in tensors if not _trainable(t)]
         if not self.params:

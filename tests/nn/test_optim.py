@@ -135,6 +135,12 @@ def test_a_step_without_any_gradient_is_an_error():
 def test_what_cannot_be_trained_is_refused():
     with pytest.raises(ValueError, match="no parameters"):
         nn.optim.SGD([])
+    with pytest.raises(TypeError, match=r"Adam takes a list of tensors, not a Linear; of a model: nn.state.get_param"):
+        nn.optim.Adam(nn.Linear(2, 2))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="SGD takes a list of tensors, not a Tensor;"):
+        nn.optim.SGD(Tensor([1.0]).is_param_())
+    with pytest.raises(TypeError, match="SGD takes a list of tensors, not a dict with a str in it;"):
+        nn.optim.SGD(nn.state.get_state_dict(nn.Linear(2, 2)))  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="int32"):
         nn.optim.SGD([Tensor([1, 2], dtype=dtypes.int32).is_param_(True)])
     with pytest.raises(ValueError, match="lr=-1"):
