@@ -165,12 +165,16 @@ class Split(Step):
             return replace_loops(sink, {loop: (UOp(Ops.WHERE, (inside, turn, last)), (outer, inner))})
         done: dict[UOp, UOp] = {loop: loop}
         held = UOp(Ops.CMPLT, (loop, end))
+        gated: set[UOp] = set()
         for u in sink.toposort():
             if u is loop:
                 continue
             new = u.with_src(tuple([done[s] for s in u.src]))
             if u.op is Ops.INDEX and loop in u.ranges and u.src[0].base.op is Ops.PARAM:
                 new = new.with_src((new.src[0], new.src[1].valid(held), *new.src[2:]))
+                gated.add(u)
+            elif u.op is Ops.LOAD and len(u.src) == 1 and u.src[0] in gated:
+                new = new.with_src((*new.src, UOp.const(u.dtype, 0)))
             done[u] = new
         return replace_loops(done[sink], {loop: (turn, (outer, inner))})
 

@@ -21,6 +21,7 @@ from aril.codegen.steps import (
     Vectorize,
     loops_of,
 )  # fmt: skip
+from aril.config import Context
 from aril.ops import Ops
 from aril.uop.args import AxisType, KernelInfo
 from aril.uop.node import UOp
@@ -91,7 +92,8 @@ def test_repeated_turns_stay_inside(columns: int) -> None:
 
 @pytest.mark.parametrize("columns", [3, 8, 20])
 def test_masked_lanes_touch_nothing(columns: int) -> None:
-    run(b.elementwise(6, columns), Split((1,), 8, "masked"), Vectorize((1, 1)))
+    with Context(SPEC=2):  # a load whose index may be invalid has an alternative
+        run(b.elementwise(6, columns), Split((1,), 8, "masked"), Vectorize((1, 1)))
 
 
 @pytest.mark.parametrize("tail", ["repeat", "masked"])
