@@ -20,7 +20,7 @@ from aril.nested import replaced
 from aril.ops import Ops
 from aril.schedule.shard import Layout, memory_of
 from aril.tensor import Tensor
-from aril.tensor_memory import renew
+from aril.tensor_memory import renew, settle
 from aril.uop import UOp
 
 APART = 256  # sets of addresses that are remembered as being apart from all that is written
@@ -34,6 +34,7 @@ class Captured:
         "_guarded",
         "_lone",
         "_one",
+        "_outside",
         "batch",
         "fresh",
         "layouts",
@@ -63,6 +64,7 @@ class Captured:
         self.reached: list[Buffer] = []  # all memory from outside that it touches
         self._guarded: tuple[Area, Area] | None = None  # the bytes of what it writes there, and of all
         self._apart: set[tuple[int, ...]] = set()  # addresses of inputs that do not meet them
+        self._outside: set[int] | None = None  # the identities of the memory that holds it
         self.written_inputs: list[int] = []
         self.layouts: list[Layout | None] | None = None  # of the inputs, where some are split over devices
         self.used: list[int] = []  # the inputs that its kernels touch
@@ -110,6 +112,9 @@ class Captured:
 
     def replay(self, nodes: Sequence[UOp], inputs: list[Buffer], values: dict[str, int]) -> Any:
         """Run the batch with the memory `inputs`, named by `nodes`; the results in their containers."""
+        if self._outside is None:
+            self._outside = {id(b.base or b) for b in self.reached}
+        settle(self._outside)
         buffers = [*inputs, *[Buffer(b.device, b.size, b.dtype) for b in self.fresh]]
         self.batch.run(buffers, values)
         if self.runs != local.runs:  # something was computed from the old contents and may still be found by its graph

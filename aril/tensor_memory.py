@@ -31,6 +31,8 @@ _live: dict[int, weakref.ref[Tensor]] = {}
 _repeats = itertools.count()  # tells apart assignments that read alike
 # BUFFER nodes over the same memory, of tensors that were computed alike and may change apart.
 _twins: weakref.WeakKeyDictionary[UOp, weakref.WeakSet[UOp]] = weakref.WeakKeyDictionary()
+# States of memory that assignments made and that may not be computed yet.
+_assigned: weakref.WeakSet[UOp] = weakref.WeakSet()
 
 
 def _forget(ref: weakref.ref[Tensor], live: Any = _live) -> None:
@@ -77,6 +79,7 @@ def advance(base: UOp, effect: UOp) -> None:
     for t in alive():
         if t.uop is base or (is_storage_view(t.uop) and storage_base(t.uop) is base):
             t.uop, t._history = t.uop.substitute({base: new}), None
+    _assigned.add(new)
     note_assignment(new)
 
 
@@ -140,6 +143,26 @@ def _only_moves(base: UOp, u: UOp) -> tuple[bool, bool]:
         detached |= u.op is Ops.DETACH
         u = u.src[0]
     return u is base, detached and u is base
+
+
+def settle(memory: set[int]) -> None:
+    """Compute the assignments to `memory` (identities of buffers) that wait: a replay reads it without the graph."""
+    if _assigned:
+        _settle(memory)
+
+
+@locked
+def _settle(memory: set[int]) -> None:
+    waiting = set()
+    for state in list(_assigned):
+        if state.storage is not None:
+            _assigned.discard(state)
+            continue
+        buffers = [b.storage for b in memory_of(_bottom(state))]
+        if any(b is not None and id(b.base or b) in memory for b in buffers):
+            waiting.add(state)
+    if waiting:
+        realize([t for t in alive() if storage_base(t.uop) in waiting])
 
 
 @locked
@@ -287,6 +310,7 @@ def make_writable(t: Tensor) -> bool:
     state = view.after(view.store(base))
     for v in _viewers(base):
         v.uop = v.uop.substitute({base: state})
+    _assigned.add(state)
     note_assignment(state)
     return True
 

@@ -162,6 +162,35 @@ def test_memory_that_is_written_by_another_name_takes_the_long_way(short):
     assert not short[4]
 
 
+def test_assignments_that_wait_are_computed_before_a_replay(short):
+    """What was assigned between two calls to memory that the function reads, or reads and writes, whole or in part."""
+    read, state = Tensor(array(4)).realize(), Tensor(array(4)).realize()
+    a, b = read.numpy().astype(np.float64), state.numpy().astype(np.float64)
+
+    def step(x):
+        state.assign(state * 0.5 + x)
+        return (read * x).sum() + state.sum()
+
+    x = Tensor(array(4)).realize()
+    f = captured(step, x)
+    given = x.numpy().astype(np.float64)
+    b = (b * 0.5 + given) * 0.5 + given
+    for turn in range(4):
+        if turn % 2:
+            new = array(4)
+            read.assign(Tensor(new))
+            a = new.astype(np.float64)
+            state.assign(state + 1)
+            b = b + 1
+        else:
+            read[1:3] = Tensor(np.full(2, turn + 7, np.float32))
+            a[1:3] = turn + 7
+        b = b * 0.5 + given
+        np.testing.assert_allclose(f(x).item(), (a * given).sum() + b.sum(), rtol=1e-5)
+    np.testing.assert_allclose(state.numpy(), b, rtol=1e-5)
+    assert short == [True] * 4
+
+
 def test_one_tensor_in_two_places_where_one_is_written(short):
     def step(x, y):
         x.assign(x + y.flip(0))
