@@ -2,8 +2,8 @@
 
 In comes the address of a batch (`pool_ir.py` says how it looks, `pool_ring.py` writes it); out goes the work, done. A
 batch is one native call, without the GIL. Participants take a record's chunks from its atomic counter and wait only for
-the records whose memory it needs: they spin a bounded time, then sleep on a futex. A chunk never knows who runs it, so
-results do not depend on the number of workers. `pool_ir.py` and `pool_walk.py` are the loop itself.
+the records whose memory it needs: they spin a bounded time, giving way to others, then sleep on a futex. A chunk never
+knows who runs it, so results do not depend on the number of workers. `pool_ir.py` and `pool_walk.py` are the loop.
 """
 
 from __future__ import annotations
@@ -25,6 +25,10 @@ from aril.runtime.target import generic_target, host_target, usable_cores
 
 # Longer than a launch from Python takes, shorter than a scheduler's time slice.
 SPIN_S = 60e-6
+# Longer than waits among calls that follow each other: for another's chunk, for Python. To sleep and then to be woken
+# costs caller and worker tens of microseconds each, more on a virtual machine. Such a wait gives way to whatever else
+# wants the CPU, and a worker that waits in vain stops doing it (`pool_ir.MISSES`).
+LINGER_S = 1e-3
 MAX_CHUNKS = (1 << 31) - 1  # chunks of a kernel
 
 
@@ -59,7 +63,8 @@ class Pool:
         self._run_one = one(symbols["aril_pool_run_one"])
         self.ensure_scratch(scratch_bytes)
         crowded = threads > len(_affinity())
-        self._memory[pool_ir.SPIN : pool_ir.SPIN + 4] = struct.pack("<i", 0 if crowded else _pauses(SPIN_S))
+        for at, seconds in ((pool_ir.SPIN, SPIN_S), (pool_ir.LINGER, LINGER_S)):
+            self._memory[at : at + 4] = struct.pack("<i", 0 if crowded else _pauses(seconds))
         self._place(set() if crowded else _affinity())
         self._start(symbols["aril_pool_worker"])
 

@@ -14,7 +14,7 @@ GENERATION = 0  # i32, futex: a new batch was published
 STATE = 64  # i32, futex: OPEN, WAITING, and how many workers are inside the batch
 PROGRESS = 128  # i32, futex: changes when a record is done for which somebody sleeps
 SLEEPERS = 192  # i32: workers that sleep on GENERATION
-BATCH, QUIT, SPIN, WORKERS = 256, 264, 268, 272  # ptr, i32, i32, i32: read by all, written seldom
+BATCH, QUIT, SPIN, WORKERS, LINGER = 256, 264, 268, 272, 276  # ptr, then i32: read by all, written seldom
 SCRATCH = 512  # ptr a participant; number 0 is the calling thread
 
 # A batch: the number of queues, then from QUEUES on a row for each: its first record, the end of its records, and
@@ -30,6 +30,11 @@ R_LEFT = (
     48  # i64: chunks not done yet (1 where there are none to do), and ASLEEP where somebody sleeps until there are none
 )
 _ASLEEP = 1 << 62
+
+# A worker that fell asleep this often in a row before it was called stops lingering, but tries again now and then: a
+# process that calls seldom burns no time, and one that calls in a loop is found out.
+MISSES, RETRY = 8, 32
+_YIELD = 1024  # pauses between two looks at whether the CPU has other work
 
 COPY_BYTES = 256 << 10  # a chunk of a copy
 
@@ -50,6 +55,7 @@ _ARCH = {
 _TEXT = """
 declare i64 @syscall(i64, ...)
 declare ptr @memcpy(ptr, ptr, i64)
+declare i32 @sched_yield()
 {DECL}
 
 define internal void @futex_wait(ptr %word, i32 %value) noinline {
@@ -59,6 +65,20 @@ define internal void @futex_wait(ptr %word, i32 %value) noinline {
 
 define internal void @futex_wake(ptr %word) noinline {
   %r = call i64 (i64, ...) @syscall(i64 {FUTEX}, ptr %word, i32 129, i32 2147483647, ptr null, ptr null, i32 0)
+  ret void
+}
+
+; The %n-th pause of a wait. From time to time whatever else wants this CPU goes first.
+define internal void @rest(i32 %n) alwaysinline {
+entry:
+  {PAUSE}
+  %low = and i32 %n, {YIELD_MASK}
+  %turn = icmp eq i32 %low, {YIELD_MASK}
+  br i1 %turn, label %yield, label %out
+yield:
+  %r = call i32 @sched_yield()
+  br label %out
+out:
   ret void
 }
 
@@ -87,12 +107,20 @@ entry:
   %state = getelementptr i8, ptr %pool, i64 {STATE}
   %quitp = getelementptr i8, ptr %pool, i64 {QUIT}
   %spinp = getelementptr i8, ptr %pool, i64 {SPIN}
-  %limit = load i32, ptr %spinp, align 4
+  %short = load i32, ptr %spinp, align 4
+  %lingerp = getelementptr i8, ptr %pool, i64 {LINGER}
+  %long = load i32, ptr %lingerp, align 4
   %workersp = getelementptr i8, ptr %pool, i64 {WORKERS}
   call void @settle(ptr %pool, i64 %index)
   br label %idle
 idle:
   %seen = phi i32 [0, %entry], [%g, %left]
+  %misses = phi i32 [0, %entry], [%missed, %left]
+  %hopeful = icmp ult i32 %misses, {MISSES}
+  %turn = urem i32 %misses, {RETRY}
+  %retry = icmp eq i32 %turn, 0
+  %lingers = or i1 %hopeful, %retry
+  %limit = select i1 %lingers, i32 %long, i32 %short
   br label %spin
 spin:
   %n = phi i32 [0, %idle], [%n1, %again]
@@ -104,7 +132,7 @@ more:
   %spent = icmp uge i32 %n, %limit
   br i1 %spent, label %announce, label %again
 again:
-  {PAUSE}
+  call void @rest(i32 %n)
   br label %spin
 announce:
   %s1 = atomicrmw add ptr %sleepers, i32 1 seq_cst
@@ -118,9 +146,11 @@ wait:
   br label %sleep
 awake:
   %s2 = atomicrmw sub ptr %sleepers, i32 1 seq_cst
+  %misses1 = add i32 %misses, 1
   br label %join
 join:
   %g = phi i32 [%g1, %spin], [%g2, %awake]
+  %missed = phi i32 [0, %spin], [%misses1, %awake]
   %q = load atomic i32, ptr %quitp acquire, align 4
   %stop = icmp ne i32 %q, 0
   br i1 %stop, label %out, label %register
@@ -252,8 +282,8 @@ fnext:
 ; close it, and wait until nobody reads its records any more
 close:
   %o3 = atomicrmw and ptr %state, i32 {NOT_OPEN} seq_cst
-  %spinp = getelementptr i8, ptr %pool, i64 {SPIN}
-  %limit = load i32, ptr %spinp, align 4
+  %lingerp = getelementptr i8, ptr %pool, i64 {LINGER}
+  %limit = load i32, ptr %lingerp, align 4
   br label %spin
 spin:
   %n = phi i32 [0, %close], [%n1, %again]
@@ -265,7 +295,7 @@ more:
   %spent = icmp uge i32 %n, %limit
   br i1 %spent, label %announce, label %again
 again:
-  {PAUSE}
+  call void @rest(i32 %n)
   br label %spin
 announce:
   %o4 = atomicrmw or ptr %state, i32 {WAITING} seq_cst
@@ -344,6 +374,7 @@ def pool_ir(arch: str) -> str:
         "ALLOWED_BITS": 8 * pool_places.ALLOWED_BYTES,
         "ALLOWED_WORDS": pool_places.ALLOWED_BYTES // 8,
         "ASLEEP": _ASLEEP,
+        "YIELD_MASK": _YIELD - 1,
         "COUNT_MASK": _ASLEEP - 1,
         "ONE_QUEUE": QUEUES + QUEUE_BYTES,
         "OPEN": _OPEN - (1 << 32),  # IR literals of i32 are signed

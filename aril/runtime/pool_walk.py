@@ -89,8 +89,8 @@ define internal void @wait_for(ptr %pool, ptr %rec) noinline {
 entry:
   %left = getelementptr i8, ptr %rec, i64 {R_LEFT}
   %progress = getelementptr i8, ptr %pool, i64 {PROGRESS}
-  %spinp = getelementptr i8, ptr %pool, i64 {SPIN}
-  %limit = load i32, ptr %spinp, align 4
+  %lingerp = getelementptr i8, ptr %pool, i64 {LINGER}
+  %limit = load i32, ptr %lingerp, align 4
   br label %spin
 spin:
   %n = phi i32 [0, %entry], [%n1, %again]
@@ -101,7 +101,7 @@ more:
   %spent = icmp uge i32 %n, %limit
   br i1 %spent, label %sleep, label %again
 again:
-  {PAUSE}
+  call void @rest(i32 %n)
   br label %spin
 sleep:
   ; in this order: whoever finishes the record after we asked also changes the word we sleep on
@@ -130,8 +130,10 @@ entry:
   %scratch = load ptr, ptr %scratchp, align 8
   %progress = getelementptr i8, ptr %pool, i64 {PROGRESS}
   %spinp = getelementptr i8, ptr %pool, i64 {SPIN}
-  %limit = load i32, ptr %spinp, align 4
-  %patience = lshr i32 %limit, 3
+  %short = load i32, ptr %spinp, align 4
+  %patience = lshr i32 %short, 3
+  %lingerp = getelementptr i8, ptr %pool, i64 {LINGER}
+  %limit = load i32, ptr %lingerp, align 4
   %caller = icmp eq i64 %index, 0
   %twice = shl i64 %queues, 1
   %cursors = alloca ptr, i64 %queues, align 8
@@ -309,7 +311,7 @@ resting:
   %idle1 = add i32 %idle, 1
   br i1 %ask, label %sleep, label %again
 again:
-  {PAUSE}
+  call void @rest(i32 %idle)
   br label %round
 sleep:
   call void @futex_wait(ptr %progress, i32 %word)

@@ -263,6 +263,51 @@ def test_workers_sleep_and_wake_again(add):
             assert list(data) == [turn + 1] * N
 
 
+def asleep(pool):
+    """How many workers sleep until the next batch."""
+    return ctypes.c_int32.from_address(pool._base + pool_ir_module.SLEEPERS).value
+
+
+def wait_busily(seconds):
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        pass
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="workers of a crowded pool sleep at once")
+def test_workers_stay_awake_between_calls_that_follow_each_other(add):
+    """A gap is as long as the last chunk of the other thread, or Python: waking a worker costs both some of it."""
+    with pool_of(2) as pool:
+        data, address = ints()
+        gaps = []
+        for _ in range(40):
+            pool.run_one(add.address, add.pack_args([address], [1]), N)
+            start = time.perf_counter()
+            wait_busily(2e-4)
+            sleeps = asleep(pool)
+            gaps.append((time.perf_counter() - start, sleeps))
+        in_time = [sleeps for seconds, sleeps in gaps if seconds < 4e-4]  # the others were interrupted
+        assert sum(in_time) <= len(in_time) // 4
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="workers of a crowded pool sleep at once")
+def test_workers_of_an_idle_process_sleep_and_soon_stop_waiting_awake(add):
+    with pool_of(2) as pool:
+        data, address = ints()
+        soon = []
+        for turn in range(1, 25):
+            pool.run_one(add.address, add.pack_args([address], [1]), N)
+            wait_busily(3e-4)
+            soon.append(asleep(pool))
+            time.sleep(0.01)
+            if not asleep(pool):
+                time.sleep(0.2)  # something else had the worker's CPU
+            assert asleep(pool) == 1
+            assert list(data) == [turn] * N
+        # The worker waited in vain 8 times, and the ninth wait is short; now and then it was interrupted.
+        assert sum(soon[9:]) >= 5
+
+
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs to choose from")
 def test_workers_leave_the_callers_cpu_alone(add):
     """Else the system may wake them there, behind the caller, for as long as other threads spin on the other CPUs."""
