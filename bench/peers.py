@@ -129,6 +129,9 @@ class Aril(Peer):
     def captured(self, function: Callable[..., Any]) -> Callable[..., Any]:
         return self.module.jit(function)  # type: ignore[no-any-return]
 
+    def gelu(self, x: Any) -> Any:
+        return x.gelu("tanh")
+
     def array(self, x: Any) -> Array:
         return x.numpy()  # type: ignore[no-any-return]
 
