@@ -11,18 +11,20 @@ depends on:
 
 in bytes, where `ops(u)` is the arithmetic of computing all of `u` once from stored values, `leaves(u)` the bytes of
 the stored values it reads, and OP_BYTES the bytes of memory traffic one arithmetic operation is worth. `u` is stored
-where that is cheaper. Inside a contraction (a reduction that reads its operands more than once each) turns count
-every loop, because register tiling leaves nothing outside. A reduction is fused into one reader only, and where the
-reader has more loops than the reduction has results (a softmax row) only if what it reads per result stays in cache
-and enough results remain for all cores.
+where that is cheaper. What all the kernels have at hand for other reasons counts nothing for a condition. Inside a
+contraction (a reduction that reads its operands more than once each) turns count every loop, because register tiling
+leaves nothing outside. A reduction is fused into one reader only, and where the reader has more loops than the
+reduction has results (a softmax row) only if what it reads per result stays in cache and
+enough results remain for all cores.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from aril.dtype import strong
+from aril.dtype import dtypes, strong
 from aril.ops import OpGroup, Ops
 from aril.schedule.narrow import narrow_factors
 from aril.schedule.prepare import is_flat_view, is_view
@@ -232,11 +234,17 @@ _LEAVES = OpGroup.STORAGE | {Ops.AFTER, Ops.CONST, Ops.Invalid}
 
 
 def region_cost(
-    u: UOp, stops: dict[UOp, None], per_op: float = 0.0, per_byte: float = 0.0, enough: float = math.inf
+    u: UOp,
+    stops: dict[UOp, None],
+    per_op: float = 0.0,
+    per_byte: float = 0.0,
+    enough: float = math.inf,
+    is_free: Callable[[UOp], bool] | None = None,
 ) -> tuple[float, float, UOp | None]:
     """(operations to compute all of `u` once, bytes of stored values read, a reduction that lies in it or None).
 
-    Counting ends where `per_op * operations + per_byte * bytes` exceeds `enough`.
+    Counting ends where `per_op * operations + per_byte * bytes` exceeds `enough`. Values for which `is_free` holds cost
+    nothing: they are at hand in any case.
     """
     ops = leaves = 0.0
     reduction = None
@@ -245,6 +253,8 @@ def region_cost(
         n = stack.pop()
         if ops and per_op * ops + per_byte * leaves > enough:
             break
+        if is_free and n is not u and is_free(n):
+            continue
         if n is not u and (n.op in _LEAVES or n in stops):
             leaves += 0 if n.op is Ops.CONST else min(nbytes(n), 1 << 40)
             continue
@@ -408,7 +418,8 @@ def _should_store(u: UOp, fusion: Fusion, stops: dict[UOp, None]) -> bool:
         return False
     times, extra = sum(evaluations) / count, size * (1 + len(uses))
     enough = extra + (ALONE_BYTES * count if _inner(u) < SHORT_ROW else 0.0)
-    ops, leaves, reduction = region_cost(u, stops, (times - 1) * OP_BYTES, len(uses) - 1, enough)
+    is_free = (lambda n: _is_at_hand(n, uses, fusion)) if u.dtype is dtypes.bool else None
+    ops, leaves, reduction = region_cost(u, stops, (times - 1) * OP_BYTES, len(uses) - 1, enough, is_free)
     if ops == 0 and u.op is not Ops.PAD:
         return False
     fused = times * OP_BYTES * ops + len(uses) * leaves
@@ -422,6 +433,19 @@ def _should_store(u: UOp, fusion: Fusion, stops: dict[UOp, None]) -> bool:
             made = OP_BYTES * below[0] + below[1] + nbytes(reduction)
             fused = min(fused, times * OP_BYTES * above[0] + len(uses) * above[1] + made)
     return stored < fused
+
+
+def _is_at_hand(n: UOp, uses: dict[UOp, list[Use]], fusion: Fusion) -> bool:
+    """Whether every kernel in `uses` has the same element of `n` in each of these turns, for other readers of it.
+
+    So the sign of a value is not stored for those that read the value too: it has a quarter of its bytes.
+    """
+    known = fusion.uses.get(n, {})
+    return all(
+        any(w.signature == use.signature for w in known.get(kernel, ()))
+        for kernel, ways in uses.items()
+        for use in ways
+    )
 
 
 def _inner(u: UOp) -> int:

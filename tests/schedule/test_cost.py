@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aril import Context, Tensor, nn
+from aril import Context, Tensor, dtypes, nn
 from aril.cli_mnist import Net
 from aril.device import GlobalCounters
 from aril.engine import realize
+from aril.ops import Ops
+from aril.schedule.normalize import normalize
 
 RNG = np.random.default_rng(0)
 
@@ -91,3 +93,15 @@ def test_predicted_bytes(make: Callable[[], Callable[[], Any]], monkeypatch: pyt
     step()
     moved = GlobalCounters.bytes - before
     assert abs(sum(predicted) - moved) <= 0.1 * moved
+
+
+@pytest.mark.parametrize("way", ["tanh", "none"])
+def test_signs_of_what_is_read_too_are_not_stored(way: str) -> None:
+    """The gradient reads the argument of gelu again, and no conditions on it that the forward pass had."""
+    x, w, v = [Tensor(RNG.standard_normal(s, np.float32)).realize() for s in ((64, 32), (32, 96), (96, 32))]
+    grads = ((x @ w).gelu(way) @ v).square().sum().gradient(w, v)
+    normal = normalize([g.uop for g in grads], ("CPU",) * 2)
+    plan = realize.schedule(normal.graph, len(normal.buffers))
+    kernels = [i.kernel for i in plan.items if i.kernel is not None]
+    assert len(kernels) == 6
+    assert not [u for k in kernels for u in k.toposort() if u.op is Ops.PARAM and u.dtype is dtypes.bool]
