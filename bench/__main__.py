@@ -112,7 +112,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("bench", description="aril beside its peers and the machine's limits.")
     parser.add_argument("--quick", action="store_true", help="under three minutes: fewer rows, peers and rounds")
-    parser.add_argument("--rows", action="append", metavar="PATTERN", help="only rows whose name or group matches")
+    rows_help = "only rows whose name or group holds PATTERN (a glob, with * or ?, matches all of it); may be repeated"
+    parser.add_argument("--rows", action="append", metavar="PATTERN", help=rows_help)
     parser.add_argument("--shapes", choices=("fixed", "random"), default="fixed", help="the table, or drawn shapes")
     parser.add_argument("--seed", type=int, default=None, help="of the drawn shapes (default: another at each run)")
     parser.add_argument("--peers", help="comma-separated: numpy,torch,torch.compile,jax,tinygrad (default: all)")

@@ -41,7 +41,7 @@ everywhere.
 | topic | here | elsewhere |
 |---|---|---|
 | default integer | `int32`: `Tensor([1])`, `argmax`, the positions of `sort`, `topk`, `nonzero` (`DEFAULT_INT` changes it) | `int64` |
-| sums of small integers | carried and given in 32 bits | PyTorch gives `int64` |
+| sums of integers | `int32` stays `int32` and wraps (`sum(dtype="int64")` does not); smaller ones are carried and given in 32 bits | PyTorch and NumPy give `int64` |
 | promotion | an integer beside a float takes the float's type: `int64` with `float32` is `float32` | as PyTorch; NumPy gives `float64` |
 | casts out of range | the nearest value of the integer type; NaN is 0 | undefined |
 | integer division by 0 | 0 | PyTorch raises an error, NumPy warns |
@@ -55,7 +55,7 @@ everywhere.
 | negative positions | count from the end everywhere, in `gather` and `scatter` too | PyTorch's `gather` refuses them |
 | several writes to one place | the last counts, in assignment and `scatter`; sums, products and extremes are taken in order: the same bits every time | PyTorch: any order |
 | sums by position (`scatter_reduce`, gradients of indexing) | one after the other, small floats in `float32` | the same, small floats as they are |
-| `nll_loss`, `sparse_categorical_crossentropy` | no class is left out; class -1 is | PyTorch leaves out class -100 |
+| `sparse_categorical_crossentropy` | leaves out class -1 unless `ignore_index` says another | PyTorch, and `cross_entropy` and `nll_loss` here, leave out class -100 |
 | `max_unpool2d` | of several values for one place the last stays | any |
 | `dropout`, batch statistics | under `Context(TRAINING=1)` | `module.train()` |
 | random numbers | Threefry, the same on every device and number of devices | other numbers for the same seed |
