@@ -17,6 +17,7 @@ from aril.codegen.heuristics import optimise
 from aril.codegen.launch import launch
 from aril.codegen.pairs import pair_lanes
 from aril.codegen.steps import Step, StepError, copy_single_turns
+from aril.codegen.whole import whole_vectors
 from aril.config import CHECK_OOB, DEBUG, SPEC, TRACK_REWRITES
 from aril.ops import Ops
 from aril.renderer.base import Renderer
@@ -46,6 +47,7 @@ def passes() -> tuple[tuple[str, Pass], ...]:
         ("separate copies", lambda sink, renderer: separate(sink)),
         ("single turns", lambda sink, renderer: copy_single_turns(sink)),
         ("launch index", lambda sink, renderer: launch(sink)),
+        ("whole vectors", lambda sink, renderer: whole_vectors(sink)),
         ("expand", lambda sink, renderer: expand(sink, pair_lanes(renderer))),
         ("accumulate", lambda sink, renderer: accumulate(sink)),
         ("bypass caches", bypass_caches),
