@@ -9,7 +9,7 @@ from typing import Any
 from aril.dtype import DType, dtypes
 from aril.ops import OpGroup, Ops
 from aril.uop import UOp
-from aril.uop.node import Shape
+from aril.uop.node import Shape, use_counts
 from aril.uop.shape import expand, permute, reduce, reshape, shrink
 from aril.uop.symbolic import simplify
 
@@ -189,15 +189,20 @@ def split_long_reductions(sink: UOp) -> UOp:
     2))), ADD, (0,))``.
     """
     done: dict[UOp, UOp] = {}
-    for u in sink.toposort():
+    order = sink.toposort()
+    uses = use_counts(order)
+    shared: set[UOp] = set()
+    for u in order:
         new = u.with_src(tuple([done[s] for s in u.src])) if u.src else u
         if new.op is Ops.REDUCE and new.arg[0] in IDENTITY:
-            new = _split_reduction(new)
+            new = _split_reduction(new, shared)
         done[u] = new
+        if uses.get(u, 0) > 1:
+            shared.add(new)
     return done[sink]
 
 
-def _split_reduction(u: UOp) -> UOp:
+def _split_reduction(u: UOp, shared: set[UOp]) -> UOp:
     x, axes = u.src[0], u.arg[1]
     shape = _room(x.shape)
     if 0 in shape:
@@ -206,7 +211,7 @@ def _split_reduction(u: UOp) -> UOp:
     length = math.prod([shape[a] for a in axes])
     if results < FEW_RESULTS:
         axis = max(axes, key=lambda a: (shape[a] >= PARTS, -a))
-        return _in_parts(u, axis, PARTS, False) if length >= LONG_REDUCTION else u
+        return _in_parts(u, shared, axis, PARTS, False) if length >= LONG_REDUCTION else u
     size = results * length * x.dtype.itemsize
     if len(axes) > 1 or size < LARGE_MATRIX or length < 4 * PART_ROWS:
         return u
@@ -216,11 +221,14 @@ def _split_reduction(u: UOp) -> UOp:
     others = results // shape[columns]  # matrices, or weights of each row
     if others >= FEW_MATRICES:
         return u
-    return _in_parts(u, axes[0], min(MATRIX_PARTS, size // PART_BYTES, length // (PART_ROWS * others)), True)
+    return _in_parts(u, shared, axes[0], min(MATRIX_PARTS, size // PART_BYTES, length // (PART_ROWS * others)), True)
 
 
-def _in_parts(u: UOp, axis: int, parts: int, columns: bool) -> UOp:
-    """`u` in about `parts` parts of equal length along `axis`; what is left over is a short part of its own."""
+def _in_parts(u: UOp, shared: set[UOp], axis: int, parts: int, columns: bool) -> UOp:
+    """`u` in about `parts` parts of equal length along `axis`; what is left over is a short part of its own.
+
+    Each computes its elements from what is `shared` or in memory: one value that both read would be stored.
+    """
     x, (op, axes) = u.src[0], u.arg
     n = x.shape[axis]
     inner: int | UOp
@@ -237,7 +245,15 @@ def _in_parts(u: UOp, axis: int, parts: int, columns: bool) -> UOp:
         return u
 
     def cut(start: int | UOp, length: int | UOp) -> UOp:
-        return shrink(x, tuple([(start, length) if i == axis else (0, d) for i, d in enumerate(x.shape)]))
+        done: dict[UOp, UOp] = {}
+        for v in x.toposort(lambda v: v not in shared and v.op in OpGroup.ELEMENTWISE):
+            if v not in shared and v.op in OpGroup.ELEMENTWISE:
+                done[v] = v.with_src(tuple([done[s] for s in v.src]))
+            elif v.shape:
+                done[v] = shrink(v, tuple([(start, length) if i == axis else (0, d) for i, d in enumerate(v.shape)]))
+            else:
+                done[v] = v
+        return done[x]
 
     split = reshape(cut(0, n - rest), (*x.shape[:axis], parts, inner, *x.shape[axis + 1 :]))
     partial = reduce(split, op, tuple([a + (a >= axis) for a in axes]))

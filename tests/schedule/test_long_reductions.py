@@ -71,3 +71,22 @@ def test_rows_with_a_nan_stay_nan() -> None:
     x = np.zeros((600, 70), np.float32)
     x[599, 3] = x[0, 5] = np.nan
     assert np.array_equal(np.isnan(Tensor(x).realize().max(0).numpy()), np.isnan(x.max(0)))
+
+
+@pytest.mark.parametrize("n", [65_536, 100_003])
+def test_what_is_reduced_in_parts_is_not_stored_before(n: int) -> None:
+    """A whole vector and a rest are two readers of other elements each."""
+    x = RNG.standard_normal(n).astype(np.float32)
+    t = Tensor(x).realize()
+    assert kernels((t > 3).any()) == kernels((t * t).sum()) == 2
+    assert bool((t > 10).any().item()) is False and bool((t > x.max() - 1e-3).any().item()) is True
+    np.testing.assert_allclose((t * t + 1).sum().item(), (x.astype(np.float64) ** 2 + 1).sum(), rtol=1e-5)
+
+
+def test_what_others_read_too_is_computed_once() -> None:
+    x = RNG.standard_normal(100_003).astype(np.float32)
+    y = Tensor(x).realize().exp()
+    total = y.sum()
+    Tensor.realize(y, total)
+    np.testing.assert_allclose(total.item(), np.exp(x.astype(np.float64)).sum(), rtol=1e-5)
+    np.testing.assert_allclose(y.numpy(), np.exp(x), rtol=1e-5)
