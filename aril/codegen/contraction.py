@@ -25,9 +25,13 @@ from aril.uop.node import UOp
 _FACTORS = (2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 20, 24)
 _LEAST_WORK = 2048  # multiply-adds below which a tile does not pay for its code
 
+_LEAST_LANES = 4  # turns of a loop that lanes are worth
+
 
 def plan_contraction(plan: Plan, nest: Nest) -> bool:
     """Take the steps of a good register tile; False, with nothing done, where the nest is no contraction worth one."""
+    start = plan.mark()
+    nest = _groups_apart(plan, nest)
     nest = _deepest_last(plan, nest)
     found = _best(plan, nest)
     before = plan.mark()
@@ -39,6 +43,7 @@ def plan_contraction(plan: Plan, nest: Nest) -> bool:
         else:
             plan.undo(before)
     if found is None:
+        plan.undo(start)
         return False
     _apply(plan, nest, *found)
     return True
@@ -53,6 +58,7 @@ def _best(plan: Plan, nest: Nest) -> tuple[UOp, Tile] | None:
 
 def plan_tile(plan: Plan, nest: Nest, rank: int) -> bool:
     """As `plan_contraction`, with the tile at place `rank` of the estimate's order (0: the best), for searches."""
+    nest = _groups_apart(plan, nest)
     nest = _deepest_last(plan, nest)
     nest = _in_pairs(plan, nest) or nest
     body = _body(nest)
@@ -92,6 +98,28 @@ def _body(nest: Nest) -> tuple[UOp, list[Access]] | None:
     if nest.turns(frozenset(wide) | own) < _LEAST_WORK:
         return None
     return reduction, loads
+
+
+def _groups_apart(plan: Plan, nest: Nest) -> Nest:
+    """The nest with a loop over all channels of groups as two: within a group an operand stays the same, or moves by
+    one number.
+
+    before: for o of 64: x[o // 16, c] * w[o, c]
+    after:  for g of 4, for p of 16: x[g, c] * w[16 * g + p, c]
+    """
+    body = _body(nest)
+    if body is None:
+        return nest
+    asked: dict[UOp, set[int]] = {}
+    for a in body[1]:
+        for atom in a.form.terms:
+            if atom.op is Ops.FLOORDIV and atom.src[0] in nest.loops and atom.src[1].op is Ops.CONST:
+                asked.setdefault(atom.src[0], set()).add(int(atom.src[1].arg))
+    apart = {r: by.pop() for r, by in asked.items() if len(by) == 1 and is_constant(r)}
+    apart = {r: by for r, by in apart.items() if by >= _LEAST_LANES and by < length(r) and length(r) % by == 0}
+    for r, by in apart.items():
+        plan.do(Split(r.arg.id, by, "exact"), "a group is taken at a time")
+    return plan.nest(0) if apart else nest
 
 
 def _deepest_last(plan: Plan, nest: Nest) -> Nest:
@@ -172,7 +200,7 @@ def _candidates(plan: Plan, nest: Nest, reduction: UOp, width: int) -> Iterator[
     limit = plan.renderer.vector_registers - 2
     for lane in (*out, *own):
         n = length(lane)
-        if n < 4:
+        if n < _LEAST_LANES:
             continue
         lanes = min(width, 1 << (n.bit_length() - 1))
         if lane in own:

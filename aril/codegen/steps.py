@@ -56,9 +56,12 @@ def reduce_loops(sink: UOp) -> set[UOp]:
     return {s for u in sink.toposort() if u.op is Ops.REDUCE for s in u.src if s.op is Ops.RANGE}
 
 
-def replace_loops(sink: UOp, mapping: dict[UOp, tuple[UOp, tuple[UOp, ...]]]) -> UOp:
-    """Each loop becomes an expression, and the loops of that expression take its place where it was closed."""
-    done: dict[UOp, UOp] = {loop: new[0] for loop, new in mapping.items()}
+def replace_loops(
+    sink: UOp, mapping: dict[UOp, tuple[UOp, tuple[UOp, ...]]], known: dict[UOp, UOp] | None = None
+) -> UOp:
+    """Each loop becomes an expression, and the loops of that expression take its place where it was closed. `known`:
+    what other expressions of these loops become."""
+    done: dict[UOp, UOp] = {loop: new[0] for loop, new in mapping.items()} | (known or {})
     for u in sink.toposort(lambda n: n not in mapping):
         if u in done:
             continue
@@ -125,7 +128,9 @@ class Split(Step):
 
     def _exact(self, sink: UOp, loop: UOp, tiles: UOp) -> UOp:
         outer, inner = self._part(loop, 0, tiles), self._part(loop, 1, _int(self.factor))
-        return replace_loops(sink, {loop: (add(mul(outer, self.factor), inner), (outer, inner))})
+        by = (loop, _int(self.factor))
+        parts = {UOp(Ops.FLOORDIV, by): outer, UOp(Ops.FLOORMOD, by): inner}
+        return replace_loops(sink, {loop: (add(mul(outer, self.factor), inner), (outer, inner))}, parts)
 
     def _need_repeatable(self, sink: UOp, loop: UOp) -> None:
         self.need(loop not in reduce_loops(sink), "a reduction cannot take elements twice; use tail='peel'")

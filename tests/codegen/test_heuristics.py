@@ -157,6 +157,19 @@ def test_channels_apart_are_fetched_ahead_where_the_image_exceeds_the_cache() ->
     assert not [s for s in small.steps if isinstance(s, Prefetch)]
 
 
+@pytest.mark.parametrize("target", ["wide", "avx2"])
+@pytest.mark.parametrize(("images", "channels", "size", "groups"), [(2, (64, 64), 18, 4), (3, (15, 33), 11, 3)])
+def test_tiles_of_a_grouped_convolution_lie_in_a_group(
+    images: int, channels: tuple[int, int], size: int, groups: int, target: str
+) -> None:
+    """A loop over the channels of all groups has no one stride in the images."""
+    kernel = b.conv(images, *channels, size, 3, groups=groups)
+    plan = plan_of(kernel, target)
+    assert Split((1,), channels[1] // groups) in plan.steps
+    assert not any(u.op is Ops.FLOORDIV for u in plan.sink.toposort())
+    run_all(kernel, target, interpret=False)
+
+
 def _loops(sink: UOp, length: int) -> list[UOp]:
     return [r for r in sink.toposort() if r.op is Ops.RANGE and r.src[0].arg == length and r.arg.kind is b.REDUCE]
 
