@@ -107,11 +107,10 @@ def _groups_apart(plan: Plan, nest: Nest) -> Nest:
     before: for o of 64: x[o // 16, c] * w[o, c]
     after:  for g of 4, for p of 16: x[g, c] * w[16 * g + p, c]
     """
-    body = _body(nest)
-    if body is None:
+    if len(nest.reduces) != 1:
         return nest
     asked: dict[UOp, set[int]] = {}
-    for a in body[1]:
+    for a in nest.accesses:
         for atom in a.form.terms:
             if atom.op is Ops.FLOORDIV and atom.src[0] in nest.loops and atom.src[1].op is Ops.CONST:
                 asked.setdefault(atom.src[0], set()).add(int(atom.src[1].arg))

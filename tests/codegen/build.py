@@ -220,23 +220,29 @@ def windows(x: np.ndarray, kh: int, kw: int) -> np.ndarray:
     return np.lib.stride_tricks.sliding_window_view(x, (kh, kw), axis=(2, 3))
 
 
-def conv(n: int, ic: int, oc: int, size: int, k: int, with_bias: bool = False, groups: int = 1) -> Kernel:
+def conv(
+    n: int, ic: int, oc: int, size: int, k: int, with_bias: bool = False, groups: int = 1, step: int = 1
+) -> Kernel:
     """Valid convolution of n images, each group of output channels over its group of input channels."""
     b = Build()
-    out = size - k + 1
+    out = (size - k) // step + 1
     each, of = ic // groups, oc // groups
     x, w, c = b.array(n, ic, size, size), b.array(oc, each, k, k), b.array(oc)
     i, o, y, z = b.loops(n, oc, out, out)
     rc, ry, rz = [b.loop(e, REDUCE) for e in (each, k, k)]
     channel = rc if groups == 1 else add(mul(UOp(Ops.FLOORDIV, (o, num(of))), each), rc)
-    value = alu(Ops.MUL, load(1, x.shape, i, channel, add(y, ry), add(z, rz)), load(2, w.shape, o, rc, ry, rz))
+    value = alu(
+        Ops.MUL,
+        load(1, x.shape, i, channel, add(mul(y, step), ry), add(mul(z, step), rz)),
+        load(2, w.shape, o, rc, ry, rz),
+    )
     value = reduce(Ops.ADD, value, rc, ry, rz)
     if with_bias:
         value = alu(Ops.ADD, value, load(3, (oc,), o))
     shape = (n, oc, out, out)
 
     def expected() -> list[np.ndarray]:
-        seen, weights = windows(x.astype(float), k, k), w.astype(float)
+        seen, weights = windows(x.astype(float), k, k)[:, :, ::step, ::step], w.astype(float)
         parts = [
             np.einsum("ncyxij,ocij->noyx", seen[:, each * g :][:, :each], weights[of * g :][:of], optimize=True)
             for g in range(groups)

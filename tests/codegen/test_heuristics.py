@@ -158,12 +158,15 @@ def test_channels_apart_are_fetched_ahead_where_the_image_exceeds_the_cache() ->
 
 
 @pytest.mark.parametrize("target", ["wide", "avx2"])
-@pytest.mark.parametrize(("images", "channels", "size", "groups"), [(2, (64, 64), 18, 4), (3, (15, 33), 11, 3)])
+@pytest.mark.parametrize(
+    ("images", "channels", "size", "groups", "step"),
+    [(2, (64, 64), 18, 4, 1), (3, (15, 33), 11, 3, 1), (2, (48, 36), 19, 3, 2)],
+)
 def test_tiles_of_a_grouped_convolution_lie_in_a_group(
-    images: int, channels: tuple[int, int], size: int, groups: int, target: str
+    images: int, channels: tuple[int, int], size: int, groups: int, step: int, target: str
 ) -> None:
     """A loop over the channels of all groups has no one stride in the images."""
-    kernel = b.conv(images, *channels, size, 3, groups=groups)
+    kernel = b.conv(images, *channels, size, 3, groups=groups, step=step)
     plan = plan_of(kernel, target)
     assert Split((1,), channels[1] // groups) in plan.steps
     assert not any(u.op is Ops.FLOORDIV for u in plan.sink.toposort())
