@@ -24,6 +24,7 @@ from aril.uop.node import use_counts
 from aril.uop.shape import expand, pad, permute, reduce, reshape, shear, shrink
 
 CLASSES = 16  # combinations of remainders that become sums
+MOST_CHECKED = 1 << 22  # pairs of a position and an element of the kernel for which conditions are compared one by one
 READERS = 6  # movement nodes above the sum that are looked at for a shorter result
 
 _Numbers = tuple[int, ...]
@@ -220,6 +221,8 @@ def _ask_for(gates: list[UOp], p: UOp, k: UOp, scale: int, offset: int, step: in
     """Whether the gates hold for just those p and k with ``p + scale*k + offset`` one of 0, step, .. of `size` ones."""
     import numpy as np
 
+    if (int(p.vmax) + 1) * (int(k.vmax) + 1) > MOST_CHECKED:
+        return False
     p_all, k_all = np.arange(int(p.vmax) + 1)[:, None], np.arange(int(k.vmax) + 1)[None, :]
     alu: dict[Ops, Any] = {
         Ops.ADD: np.add, Ops.MUL: np.multiply, Ops.FLOORDIV: np.floor_divide, Ops.FLOORMOD: np.mod, Ops.CMPLT: np.less,

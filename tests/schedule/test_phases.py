@@ -10,7 +10,7 @@ import pytest
 
 from aril.autograd import gradient
 from aril.ops import Ops
-from aril.schedule import schedule
+from aril.schedule import phases, schedule
 from aril.schedule.kernels import Schedule
 from aril.schedule.normalize import normalize
 from aril.uop import UOp
@@ -54,6 +54,14 @@ def test_input_gradients(image: tuple[int, ...], weight: tuple[int, ...], option
     """The evaluator's values; nothing stored is as large as all windows together."""
     found, windows = input_gradient(image, weight, **options)
     assert all(t.size < windows for t in scheduled(found).temps)
+    check(found, tolerance=1e-4)
+
+
+def test_long_signals_are_not_compared_element_by_element(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their memory would grow with the signal: windows are stored, as they are without remainders."""
+    monkeypatch.setattr(phases, "MOST_CHECKED", 100)
+    found, windows = input_gradient((2, 4, 131), (8, 4, 6), stride=4)
+    assert any(t.size >= windows for t in scheduled(found).temps)
     check(found, tolerance=1e-4)
 
 
