@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 QUICK_ROWS_S, QUICK_END_S = 110.0, 150.0  # --quick starts no row, and no overhead, later: it ends within three minutes
-# How each library is told to leave AVX-512 alone. tinygrad and torch.compile compile for the machine they run on; JAX holds
-# all but its products of bfloat16 to it.
+# How each library is told to leave AVX-512 alone. tinygrad and torch.compile compile for the machine they run on; JAX
+# does as it is told but in products of bfloat16.
 TARGETS = {
     "x86-64-v3": {
         "CPU_TARGET": "x86-64-v3",
