@@ -80,7 +80,9 @@ def lower_kernel(sink: UOp, renderer: Renderer) -> UOp:
     for name, run in passes():
         out = run(sink, renderer)
         if SPEC.value >= 2:
-            _verify(out, name)
+            from aril.uop.verify import check_after
+
+            check_after(f"{name!r} of code generation", out, "kernel")
         if TRACK_REWRITES.value >= 2:
             tracking.keep(name, sink, out)
         if DEBUG.value >= 5:
@@ -137,13 +139,3 @@ def chunk_count(linear: UOp) -> Any:
         if u.op is Ops.SPECIAL:
             return int(u.src[0].arg) if u.src[0].op is Ops.CONST else u.src[0]
     return 1
-
-
-def _verify(sink: UOp, name: str) -> None:
-    from aril.uop.verify import check
-
-    try:
-        check(sink, "kernel")
-    except Exception as error:
-        error.add_note(f"after the pass {name!r} of code generation")
-        raise

@@ -19,9 +19,10 @@ def whole_vectors(sink: UOp) -> UOp:
     So what lies behind them is loaded as a vector where lanes would have been gathered: parts put one after another
     whose rows are longer than a vector.
     """
-    lanes = [u for u in sink.toposort() if u.op is Ops.RANGE and u.arg.kind is AxisType.VECTOR]
+    order = sink.toposort()
+    lanes = [u for u in order if u.op is Ops.RANGE and u.arg.kind is AxisType.VECTOR]
     found: dict[UOp, UOp] = {}
-    for u in sink.toposort() if lanes else ():
+    for u in order if lanes else ():
         if u.op in SPLIT and u.src[0].dtype.weak and u.src[0].dtype.kind == "i" and not u.shape:
             graph = u.toposort()
             if any(v in graph for v in lanes) and not any(n.op is Ops.LOAD for n in graph):

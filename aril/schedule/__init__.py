@@ -38,7 +38,7 @@ from aril.schedule.prepare import (
 )
 from aril.uop import UOp, tracking
 from aril.uop.function import inline
-from aril.uop.verify import check
+from aril.uop.verify import check, check_after
 
 # Sums are merged before pads move: the pads of a gradient stand between the sums. Long reductions are split last, as
 # their parts must not be merged again.
@@ -77,7 +77,7 @@ def schedule(graph: UOp, params: int) -> Schedule:
             if TRACK_REWRITES.value >= 2:
                 tracking.keep(one.__name__, sink, out)
             if SPEC.value >= 2:
-                _verify(out, one.__name__)
+                check_after(f"{one.__name__!r} of scheduling", out, "tensor")
             sink = out
         found = replace(kernels.build(sink, params), limits=limits(whole))
         if plan:
@@ -86,14 +86,6 @@ def schedule(graph: UOp, params: int) -> Schedule:
             _CACHE.pop(next(iter(_CACHE)))
         _CACHE[key] = found
     return found
-
-
-def _verify(graph: UOp, name: str) -> None:
-    try:
-        check(graph, "tensor")
-    except Exception as error:
-        error.add_note(f"after the pass {name!r} of scheduling")
-        raise
 
 
 __all__ = ["Item", "Normalized", "Schedule", "Temp", "lower", "normalize", "schedule"]

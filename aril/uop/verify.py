@@ -415,6 +415,15 @@ _BY_OP: dict[str, dict[Ops, list[Rule]]] = {
 }
 
 
+def check_after(name: str, root: UOp, form: str) -> None:
+    """`check` of what a pass made; the error names it: "after the pass 'expand' of code generation"."""
+    try:
+        check(root, form)
+    except Exception as error:
+        error.add_note(f"after the pass {name}")
+        raise
+
+
 def check(root: UOp, form: str) -> None:
     """Raise SpecError unless `root` is of `form`: "tensor", "kernel" or "program" (a LINEAR)."""
     if form not in FORMS:
