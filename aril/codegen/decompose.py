@@ -15,7 +15,8 @@ from aril.dtype import DType, dtypes, strong
 from aril.ops import OpGroup, Ops
 from aril.renderer.base import Renderer
 from aril.uop.node import UOp
-from aril.uop.rewrite import settle
+from aril.uop.pattern import Pat, Rules
+from aril.uop.rewrite import RewriteError, rewrite
 
 
 def decompose(sink: UOp, renderer: Renderer) -> UOp:
@@ -33,27 +34,22 @@ def lower_operations(root: UOp, renderer: Renderer) -> UOp:
     Errors: NotImplementedError for a target that lacks an operation and those that would stand for it.
     """
 
-    def lacking(u: UOp, _: dict[UOp, UOp]) -> Exception:
-        what = f"{u.op.name} on {u.src[0].dtype.name}"
-        return NotImplementedError(f"{renderer.name} has neither {what} nor what it is decomposed into")
+    try:
+        return rewrite(root, _OPERATIONS, renderer)
+    except RewriteError as e:
+        what = f"{e.node.op.name} on {e.node.src[0].dtype.name}"
+        raise NotImplementedError(f"{renderer.name} has neither {what} nor what it is decomposed into") from None
 
-    return settle(root, lambda u, r: lower(u, r) if u.op in OpGroup.ALU else None, renderer, lacking)
 
-
-def lower(u: UOp, renderer: Renderer) -> UOp | None:
-    """What `u` becomes on this target in one step; None where it may stay. Its sources are final."""
+def _lower(ctx: Renderer, u: UOp) -> UOp | None:
+    """A step towards what the target has for an operation that it lacks; None where it has it."""
     kind = u.src[0].dtype if u.op in OpGroup.COMPARISON else u.dtype
-    always = _ALWAYS.get(u.op)
-    if always is not None:
-        out = always(u)
-        if out is not None:
-            return out
     if kind.weak and kind.kind == "f":
         kind = strong(kind)
-    if renderer.supports(u.op, kind) or (kind.weak and renderer.supports(u.op, dtypes.int64)):
+    if ctx.supports(u.op, kind) or (kind.weak and ctx.supports(u.op, dtypes.int64)):
         return None
     if kind.kind == "f":
-        return _lower_float(u, kind, renderer)
+        return _lower_float(u, kind, ctx)
     rule = _INTEGER.get(u.op) or _PLAIN.get(u.op)
     return None if rule is None else rule(u)
 
@@ -160,10 +156,8 @@ def threefry(u: UOp) -> UOp:
 # --------------------------------------------------------------------------------------------------- bool and plain
 
 
-def _bool_operation(u: UOp) -> UOp | None:
+def _bool_operation(u: UOp) -> UOp:
     """Arithmetic on bool as logic: a sum is OR, a product AND, a difference XOR; the negative of a bool is itself."""
-    if u.dtype is not dtypes.bool or u.src[0].dtype is not dtypes.bool:
-        return None
     if u.op is Ops.NEG or u.op is Ops.TRUNC:
         return u.src[0]
     if u.op is Ops.MULACC:
@@ -250,10 +244,6 @@ def _float_floor_division(u: UOp) -> UOp:
 
 
 Rule = Callable[[UOp], "UOp | None"]
-_ALWAYS: dict[Ops, Rule] = {
-    **dict.fromkeys((Ops.CDIV, Ops.CMOD, Ops.FLOORDIV, Ops.FLOORMOD), _bit_division),
-    **dict.fromkeys((Ops.ADD, Ops.MAX, Ops.MUL, Ops.SUB, Ops.NEG, Ops.TRUNC, Ops.MULACC), _bool_operation),
-}
 _INTEGER: dict[Ops, Rule] = {
     Ops.FLOORDIV: _floor_division,
     Ops.FLOORMOD: _floor_division,
@@ -279,3 +269,20 @@ _WIDE: dict[Ops, Callable[[UOp, Arithmetic], UOp]] = {
     Ops.SIN: lambda u, a: tr.sin(u.src[0], a),
     Ops.POW: lambda u, a: tr.power(u.src[0], u.src[1], a),
 }
+
+# The first two serve every target: shifts, masks and logic are never slower than what they stand for.
+_OPERATIONS = Rules(
+    [
+        (Pat((Ops.CDIV, Ops.CMOD, Ops.FLOORDIV, Ops.FLOORMOD), name="u"), _bit_division),
+        (
+            Pat(
+                (Ops.ADD, Ops.MAX, Ops.MUL, Ops.SUB, Ops.NEG, Ops.TRUNC, Ops.MULACC),
+                dtype=dtypes.bool,
+                name="u",
+            ),
+            _bool_operation,
+        ),
+        (Pat(OpGroup.ALU, name="u"), _lower),
+    ],
+    name="decompose",
+)

@@ -14,6 +14,8 @@ from aril.dtype import dtypes
 from aril.ops import Ops
 from aril.uop.args import AxisType
 from aril.uop.node import UOp
+from aril.uop.pattern import Pat, Rules, V
+from aril.uop.rewrite import rewrite
 from aril.uop.symbolic import simplify
 
 _TURNS = 1 << 16  # nests without GLOBAL loops share a chunk until it has so many turns
@@ -119,11 +121,10 @@ def _parts(loops: Sequence[UOp], index: UOp) -> dict[UOp, tuple[UOp, tuple[UOp, 
 
 def _without_empty_ends(sink: UOp) -> UOp:
     """An END without loops left is its effect."""
-    done: dict[UOp, UOp] = {}
-    for u in sink.toposort():
-        src = tuple([done[s] for s in u.src])
-        done[u] = src[0] if u.op is Ops.END and len(src) == 1 else u.with_src(src)
-    return done[sink]
+    return rewrite(sink, _EMPTY_ENDS, once=True)
+
+
+_EMPTY_ENDS = Rules([(Pat(Ops.END, (V("effect"),)), lambda effect: effect)], name="empty ends")
 
 
 def _int(value: int) -> UOp:

@@ -13,6 +13,8 @@ from aril.ops import OpGroup, Ops
 from aril.schedule.fuse import concrete, numel
 from aril.uop import UOp
 from aril.uop.node import use_counts
+from aril.uop.pattern import Pat, Rules, V
+from aril.uop.rewrite import rewrite
 from aril.uop.shape import expand, movement_arg, pad, permute, reduce, reshape, shear, split_symbolic
 
 GROWTH = 2  # a merged sum may have this many times the terms of the inner one
@@ -89,13 +91,7 @@ def give_pads_to_operands(sink: UOp) -> UOp:
     ..)``. Where the other operand is infinite, a padded zero times it is NaN instead of nothing, as in every
     convolution that pads with zeros.
     """
-    done: dict[UOp, UOp] = {}
-    for u in sink.toposort():
-        new = u.with_src(tuple([done[s] for s in u.src])) if u.src else u
-        if new.op is Ops.REDUCE and new.arg[0] is Ops.ADD:
-            new = new.with_src((_sink_pads(new.src[0]),))
-        done[u] = new
-    return done[sink]
+    return rewrite(sink, _PADS_GIVEN, once=True)
 
 
 def _sink_pads(x: UOp) -> UOp:
@@ -110,6 +106,13 @@ def _sink_pads(x: UOp) -> UOp:
         moved = push_pad(x, movement_arg(m)) if m.op is Ops.PAD and m.arg[1] == 0 and len(m.src) == 1 else None
         x = moved if moved is not None else m.with_src((x, *m.src[1:]))
     return x
+
+
+def _with_pads_given(u: UOp, x: UOp) -> UOp | None:
+    return u.with_src((_sink_pads(x),)) if u.arg[0] is Ops.ADD else None
+
+
+_PADS_GIVEN = Rules([(Pat(Ops.REDUCE, (V("x"),), name="u"), _with_pads_given)], name="give pads to operands")
 
 
 def push_pad(x: UOp, pairs: tuple[tuple[int, int], ...]) -> UOp | None:

@@ -16,6 +16,8 @@ from aril.ops import OpGroup, Ops
 from aril.schedule.lower import HAND_WRITTEN, move_index
 from aril.uop import AddrSpace, AxisType, Estimates, KernelInfo, UOp
 from aril.uop.node import Shape
+from aril.uop.pattern import Pat, Rules, V
+from aril.uop.rewrite import rewrite
 from aril.uop.symbolic import simplify
 from aril.uop.verify import check
 
@@ -52,15 +54,7 @@ def kernel_form(sink: UOp) -> UOp:
 
 def flatten_indices(sink: UOp) -> UOp:
     """Every INDEX counts elements of flat storage: views on the way are gone."""
-    done: dict[UOp, UOp] = {}
-    for u in sink.toposort():
-        new = u.with_src(tuple([done[s] for s in u.src])) if u.src else u
-        if new.op is Ops.BIND:
-            new = new.src[0]
-        elif new.op is Ops.INDEX:
-            new = _flat(new)
-        done[u] = new
-    return done[sink]
+    return rewrite(sink, _FLAT, once=True)
 
 
 def _flat(u: UOp) -> UOp:
@@ -94,6 +88,12 @@ def _flat(u: UOp) -> UOp:
         x = x.src[0]
     at = simplify(index[0]) if index else UOp.const(dtypes.weakint, 0)
     return UOp(Ops.INDEX, (x.after(*waits), at if gate is None else at.valid(gate)))
+
+
+_FLAT = Rules(
+    [(Pat(Ops.BIND, (V("variable"),), any_src=True), lambda variable: variable), (Pat(Ops.INDEX, name="u"), _flat)],
+    name="flatten indices",
+)
 
 
 def _may_be_invalid(i: UOp) -> bool:

@@ -13,6 +13,8 @@ from aril.ops import Ops
 from aril.uop import UOp
 from aril.uop.args import ParamArg
 from aril.uop.function import bind
+from aril.uop.pattern import Pat, Rules
+from aril.uop.rewrite import rewrite
 
 
 class Normalized(NamedTuple):
@@ -110,10 +112,13 @@ def _changed(u: UOp, done: dict[UOp, Any], effects: list[UOp], together: list[UO
 
 def _renumbered(graph: UOp) -> UOp:
     """Collectives count from 0: graphs of one structure are one, and keep the order in which they were written."""
-    order = graph.toposort()
-    serials = {s: i for i, s in enumerate(sorted({u.arg.serial for u in order if u.op is Ops.COLLECTIVE}))}
-    done: dict[UOp, UOp] = {}
-    for u in order:
-        new = u.with_src(tuple([done[s] for s in u.src])) if u.src else u
-        done[u] = new.replace(arg=u.arg._replace(serial=serials[u.arg.serial])) if u.op is Ops.COLLECTIVE else new
-    return done[graph]
+    together = {u.arg.serial for u in graph.toposort() if u.op is Ops.COLLECTIVE}
+    serials = {s: i for i, s in enumerate(sorted(together))}
+    return rewrite(graph, _SERIALS, serials, once=True)
+
+
+def _with_serial(ctx: dict[int, int], u: UOp) -> UOp:
+    return u.replace(arg=u.arg._replace(serial=ctx[u.arg.serial]))
+
+
+_SERIALS = Rules([(Pat(Ops.COLLECTIVE, name="u"), _with_serial)], name="number collectives")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from aril.dtype import dtypes
 from aril.ops import Ops
 from aril.uop import UOp
+from aril.uop.pattern import Pat, Rules
+from aril.uop.rewrite import rewrite
 from aril.uop.symbolic import simplify
 
 
@@ -14,21 +16,12 @@ def pick_by_position(sink: UOp) -> UOp:
     Before: ``REDUCE(WHERE(p == k & c, f(k), 0), k, ..; ADD)`` with p the same for every k of 0..n-1. After:
     ``WHERE(0 <= p < n & c, f(p within 0..n-1), 0)``, summed over the other loops.
     """
-    done: dict[UOp, UOp] = {}
-    changed = False
-    for u in sink.toposort():
-        new = u.with_src(tuple([done[s] for s in u.src])) if u.src else u
-        if new.op is Ops.REDUCE and new.arg[0] is Ops.ADD:
-            picked = _picked(new)
-            if picked is not None:
-                new, changed = picked, True
-        done[u] = new
-    return done[sink] if changed else sink
+    return rewrite(sink, _PICKS, once=True)
 
 
-def _picked(u: UOp) -> UOp | None:
-    value, loops = u.src[0], u.src[1:]
-    if value.op is not Ops.WHERE or value.src[2].op is not Ops.CONST or value.src[2].arg != 0:
+def _picked(u: UOp, value: UOp) -> UOp | None:
+    loops = u.src[1:]
+    if u.arg[0] is not Ops.ADD or value.src[2].op is not Ops.CONST or value.src[2].arg != 0:
         return None
     for test in _terms(value.src[0]):
         for place, position in (test.src, test.src[::-1]) if test.op is Ops.CMPEQ else ():
@@ -49,6 +42,11 @@ def _picked(u: UOp) -> UOp | None:
             rest = tuple([r for r in loops if r is not loop])
             return UOp(Ops.REDUCE, (out, *rest), u.arg) if rest else out
     return None
+
+
+_PICKS = Rules(
+    [(Pat(Ops.REDUCE, (Pat(Ops.WHERE, name="value"),), name="u", any_src=True), _picked)], name="pick by position"
+)
 
 
 def _terms(condition: UOp) -> list[UOp]:

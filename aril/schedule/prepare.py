@@ -10,10 +10,10 @@ from aril.dtype import DType, dtypes
 from aril.ops import OpGroup, Ops
 from aril.uop import UOp
 from aril.uop.node import Shape, use_counts
+from aril.uop.pattern import Pat, Rules, V
+from aril.uop.rewrite import rewrite
 from aril.uop.shape import expand, permute, reduce, reshape, shrink
 from aril.uop.symbolic import simplify
-
-_MARKS = frozenset({Ops.DETACH, Ops.CONTIGUOUS_BACKWARD, Ops.NOOP})
 
 # A reduction with fewer results than this over at least this many elements each is done in two kernels: the partial
 # results give every core work, the second kernel is small.
@@ -55,17 +55,20 @@ def drop_marks(sink: UOp) -> UOp:
 
     Before: ``CONTIGUOUS(RESHAPE(PARAM))``. After: ``RESHAPE(PARAM)``.
     """
-    done: dict[UOp, UOp] = {}
-    for u in sink.toposort():
-        new = u.with_src(tuple([done[s] for s in u.src])) if u.src else u
-        if (
-            new.op in _MARKS
-            or (new.op is Ops.CONTIGUOUS and new.tag is None and is_flat_view(new.src[0]))
-            or (new.op is Ops.COPY and new.src[0].device == new.arg)
-        ):
-            new = new.src[0]
-        done[u] = new
-    return done[sink]
+    return rewrite(sink, _MARKS_DROPPED, once=True)
+
+
+_MARKS_DROPPED = Rules(
+    [
+        (Pat((Ops.DETACH, Ops.CONTIGUOUS_BACKWARD, Ops.NOOP), (V("x"),)), lambda x: x),
+        (
+            Pat(Ops.CONTIGUOUS, (V("x"),), name="u"),
+            lambda u, x: x if u.tag is None and is_flat_view(x) else None,
+        ),
+        (Pat(Ops.COPY, (V("x"),), name="u"), lambda u, x: x if x.device == u.arg else None),
+    ],
+    name="drop marks",
+)
 
 
 _UNSIGNED = {1: dtypes.uint8, 2: dtypes.uint16, 4: dtypes.uint32, 8: dtypes.uint64}
@@ -76,15 +79,12 @@ def split_bitcasts(sink: UOp) -> UOp:
 
     Before: ``BITCAST(x (4,) uint32, uint16)``. After: ``RESHAPE(CAST(SHR(x (4, 1), (0, 16)), uint16), (8,))``.
     """
-    done: dict[UOp, UOp] = {}
-    for u in sink.toposort():
-        new = u.with_src(tuple([done[s] for s in u.src])) if u.src else u
-        done[u] = _shifted(new) if u.op is Ops.BITCAST and u.shape != u.src[0].shape else new
-    return done[sink]
+    return rewrite(sink, _BITCASTS_SPLIT, once=True)
 
 
-def _shifted(u: UOp) -> UOp:
-    x = u.src[0]
+def _shifted(u: UOp, x: UOp) -> UOp | None:
+    if u.shape == x.shape:
+        return None
     old, new = _UNSIGNED[x.dtype.itemsize], _UNSIGNED[u.dtype.itemsize]
     parts = max(old.itemsize, new.itemsize) // min(old.itemsize, new.itemsize)
     wide = old if old.itemsize > new.itemsize else new
@@ -96,6 +96,9 @@ def _shifted(u: UOp) -> UOp:
         each = reshape(bits, (*lead, u.shape[-1], parts)).cast(wide)
         out = reshape(reduce(each << place, Ops.ADD, (len(lead) + 1,)), u.shape)
     return out.bitcast(u.dtype)
+
+
+_BITCASTS_SPLIT = Rules([(Pat(Ops.BITCAST, (V("x"),), name="u"), _shifted)], name="split bitcasts")
 
 
 def read_masks_from_results(sink: UOp) -> UOp:
@@ -147,12 +150,17 @@ def empty_reductions(sink: UOp) -> UOp:
     """A reduction over no elements is its identity. Before: ``REDUCE(x (3, 0), ADD, (1,))``. After: ``EXPAND(0, (3,
     1))``.
     """
-    found = {}
-    for u in sink.toposort():
-        if u.op is Ops.REDUCE and 0 in u.src[0].shape and 0 not in u.shape and u.arg[0] in IDENTITY:
-            one = reshape(UOp.const(u.dtype, IDENTITY[u.arg[0]](u.dtype)), (1,) * len(u.shape))
-            found[u] = expand(one, u.shape)
-    return sink.substitute(found)
+    return rewrite(sink, _EMPTY_REDUCTIONS, once=True)
+
+
+def _identity_of_nothing(u: UOp) -> UOp | None:
+    if 0 not in u.src[0].shape or 0 in u.shape or u.arg[0] not in IDENTITY:
+        return None
+    one = reshape(UOp.const(u.dtype, IDENTITY[u.arg[0]](u.dtype)), (1,) * len(u.shape))
+    return expand(one, u.shape)
+
+
+_EMPTY_REDUCTIONS = Rules([(Pat(Ops.REDUCE, name="u"), _identity_of_nothing)], name="empty reductions")
 
 
 def scatter_into_targets(sink: UOp) -> UOp:
@@ -160,25 +168,20 @@ def scatter_into_targets(sink: UOp) -> UOp:
 
     Before: ``STORE(t (4, 3), RESHAPE(SCATTER(x (12,), ..)))``. After: ``STORE(RESHAPE(t, (12,)), SCATTER(x, ..))``.
     """
-    if not any(u.op is Ops.SCATTER for u in sink.toposort()):
-        return sink
-    done: dict[UOp, UOp] = {}
-    for u in sink.toposort():
-        new = u.with_src(tuple([done[s] for s in u.src])) if u.src else u
-        if new.op is Ops.STORE and len(new.src) == 2:
-            target, value = new.src
-            chain = [value]
-            while chain[-1].op in (Ops.RESHAPE, Ops.PERMUTE) and len(chain[-1].src) == 1:
-                chain.append(chain[-1].src[0])
-            if chain[-1].op is Ops.SCATTER:
-                for moved in chain[:-1]:
-                    if moved.op is Ops.RESHAPE:
-                        target = reshape(target, moved.src[0].shape)
-                    else:
-                        target = permute(target, tuple(sorted(range(len(moved.arg)), key=moved.arg.__getitem__)))
-                new = UOp(Ops.STORE, (target, chain[-1]))
-        done[u] = new
-    return done[sink]
+    return rewrite(sink, _SCATTERS_STORED, once=True)
+
+
+def _stored_as_made(target: UOp, value: UOp) -> UOp | None:
+    while value.op in (Ops.RESHAPE, Ops.PERMUTE) and len(value.src) == 1:
+        if value.op is Ops.RESHAPE:
+            target = reshape(target, value.src[0].shape)
+        else:
+            target = permute(target, tuple(sorted(range(len(value.arg)), key=value.arg.__getitem__)))
+        value = value.src[0]
+    return UOp(Ops.STORE, (target, value)) if value.op is Ops.SCATTER else None
+
+
+_SCATTERS_STORED = Rules([(Pat(Ops.STORE, (V("target"), V("value"))), _stored_as_made)], name="scatter into targets")
 
 
 def split_long_reductions(sink: UOp) -> UOp:

@@ -1,7 +1,8 @@
 """Patterns and rules: what a rewrite looks for, as data, compiled into one Python function an operation.
 
 In: `Rules([(pattern, function), ...])`. Out: `rules.match(node)`, the first replacement that a rule offers, or None.
-A rule's function names what it needs of the pattern as its parameters (`ctx` first where it wants the context).
+A rule's function names what it needs of the pattern as its parameters; two names are given to any of them: `ctx`, the
+context of the rewrite, and `old`, the node as it stood before its sources were rewritten.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from aril.uop import tracking
 from aril.uop.node import UOp
 
 RuleFunction = Callable[..., "UOp | None"]
-MatchFunction = Callable[[UOp, Any], "UOp | None"]
+MatchFunction = Callable[[UOp, Any, UOp], "UOp | None"]
+_GIVEN = ("ctx", "old")
 
 
 class Pat:
@@ -221,8 +223,8 @@ class _Compiler:
         for p in inspect.signature(fn).parameters.values():
             if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
                 continue
-            if p.name == "ctx":
-                values.append("ctx")
+            if p.name in _GIVEN:
+                values.append(p.name)
             elif p.name in names:
                 values.append(names[p.name])
             elif p.default is p.empty:
@@ -234,13 +236,13 @@ class _Compiler:
         self.emit(depth + 1, "return r")
 
     def function(self, label: str) -> MatchFunction:
-        text = "\n".join(["def match(u, ctx):", *self.lines, "    return None"])
+        text = "\n".join(["def match(u, ctx, old):", *self.lines, "    return None"])
         space = dict(self.env)
         exec(compile(text, f"<rules {label}>", "exec"), space)
         return space["match"]  # type: ignore[no-any-return]
 
 
-def _never(u: UOp, ctx: Any) -> None:
+def _never(u: UOp, ctx: Any, old: UOp) -> None:
     return None
 
 
@@ -250,13 +252,16 @@ _build_lock = renewed_in_child(sys.modules[__name__], "_build_lock")
 class Rules:
     """An ordered table of (pattern, function). The first function that returns a node wins.
 
-    `a + b` tries the rules of `a`, then those of `b`. Matchers are compiled for an operation when one is first seen.
+    `a + b` tries the rules of `a`, then those of `b`. `ops`: the operations that some rule is for, None for any.
+    Matchers are compiled for an operation when one is first seen.
     Errors: TypeError for a function with a parameter that its pattern does not name.
     """
 
     def __init__(self, rules: Iterable[tuple[Pat, RuleFunction]] = (), name: str = "rules") -> None:
         self.rules: tuple[tuple[Pat, RuleFunction], ...] = tuple(rules)
         self.name = name
+        kinds = [pat.ops for pat, _ in self.rules]
+        self.ops = None if None in kinds else frozenset().union(*[k for k in kinds if k is not None])
         self._table: list[MatchFunction | None] = [None] * (max(Ops) + 1)
         self._single: dict[tuple[int, Ops], MatchFunction] = {}
         for i, (pat, fn) in enumerate(self.rules):
@@ -296,20 +301,21 @@ class Rules:
             self._table[op] = out
             return out
 
-    def match(self, u: UOp, ctx: Any = None) -> UOp | None:
+    def match(self, u: UOp, ctx: Any = None, old: UOp | None = None) -> UOp | None:
         """The replacement the first fitting rule offers for `u`; None where none does."""
         f = self._table[u.op]
         if f is None:
             f = self._compile(u.op)
-        return f(u, ctx)
+        return f(u, ctx, u if old is None else old)
 
-    def match_tracked(self, u: UOp, ctx: Any = None) -> UOp | None:
+    def match_tracked(self, u: UOp, ctx: Any = None, old: UOp | None = None) -> UOp | None:
         """`match`, with every rule tried counted and timed (`tracking`)."""
-        found = self.find(u, ctx, count=True)
+        found = self.find(u, ctx, old, count=True)
         return None if found is None else found[1]
 
-    def find(self, u: UOp, ctx: Any = None, count: bool = False) -> tuple[int, UOp] | None:
+    def find(self, u: UOp, ctx: Any = None, old: UOp | None = None, count: bool = False) -> tuple[int, UOp] | None:
         """(number of the rule that fires, its replacement); None where none does."""
+        old = u if old is None else old
         for i, (pat, fn) in enumerate(self.rules):
             if pat.ops is not None and u.op not in pat.ops:
                 continue
@@ -319,7 +325,7 @@ class Rules:
                 compiler.rule(pat, u.op, fn, self.label(i))
                 f = self._single[(i, u.op)] = compiler.function(self.label(i))
             started = time.perf_counter()
-            r = f(u, ctx)
+            r = f(u, ctx, old)
             if count:
                 tracking.count(self.label(i), r is not None, time.perf_counter() - started)
             if r is not None:

@@ -1,4 +1,4 @@
-"""The rewriting engine: applies rules over a whole graph until nothing changes, sources first or uses first.
+"""The rewriting engine: applies rules over a whole graph, sources first or uses first, until nothing changes or once.
 
 In: a root, `Rules`, a context they may use. Out: the rewritten root. Iterative, each node once; cycles are reported.
 """
@@ -19,7 +19,11 @@ _hooks: list[Callable[[str, UOp, UOp], None]] = []
 
 
 class RewriteError(RuntimeError):
-    """Rules that never end; says which rules and nodes repeat."""
+    """Rules that never end; says which rules and nodes repeat. `node` is the one that was rewritten last."""
+
+    def __init__(self, node: UOp, text: str) -> None:
+        super().__init__(text)
+        self.node = node
 
 
 def add_hook(hook: Callable[[str, UOp, UOp], None]) -> Callable[[], None]:
@@ -28,19 +32,22 @@ def add_hook(hook: Callable[[str, UOp, UOp], None]) -> Callable[[], None]:
     return lambda: _hooks.remove(hook)
 
 
-def rewrite(root: UOp, rules: Rules, ctx: Any = None, *, top_down: bool = False, name: str = "") -> UOp:
-    """`root` with `rules` applied to every node until none fires.
+def rewrite(
+    root: UOp, rules: Rules, ctx: Any = None, *, top_down: bool = False, once: bool = False, name: str = ""
+) -> UOp:
+    """`root` with `rules` applied to every node.
 
-    Bottom-up (default): a node is matched once its sources are final; a replacement is rewritten in turn. Top-down: a
-    node is matched as it stands until nothing fires, then its sources are visited; the node over them is final.
+    Bottom-up (default): a node is matched once its sources are final; a replacement is rewritten in turn. `once`: the
+    same, but a replacement is final, for rules whose result they would match again. `top_down`: a node is matched as it
+    stands until nothing fires, then its sources are visited; the node over them is final.
     Errors: RewriteError where rules undo each other.
     """
     match = rules.match_tracked if TRACK_REWRITES.value else rules.match
     label = name or rules.name
-    if top_down:
-        out = _top_down(root, rules, match, ctx, label)
+    if once:
+        out = _once(root, rules, match, ctx)
     else:
-        out = settle(root, match, ctx, lambda u, becomes: _cycle(u, becomes, rules, ctx, label))
+        out = (_top_down if top_down else _bottom_up)(root, rules, match, ctx, label)
     if TRACK_REWRITES.value >= 2:
         tracking.keep(label, root, out)
     for hook in tuple(_hooks):
@@ -48,11 +55,19 @@ def rewrite(root: UOp, rules: Rules, ctx: Any = None, *, top_down: bool = False,
     return out
 
 
-def settle(root: UOp, match: MatchFunction, ctx: Any, cycle: Callable[[UOp, dict[UOp, UOp]], Exception]) -> UOp:
-    """The bottom-up walk of `rewrite` with any function `match(node over final sources, ctx)` -> replacement or None.
+def _once(root: UOp, rules: Rules, match: MatchFunction, ctx: Any) -> UOp:
+    order = root.toposort()
+    if rules.ops is not None and rules.ops.isdisjoint([u.op for u in order]):
+        return root
+    done: dict[UOp, UOp] = {}
+    for u in order:
+        v = u.with_src(tuple([done[s] for s in u.src])) if u.src else u
+        r = match(v, ctx, u)
+        done[u] = v if r is None else r
+    return done[root]
 
-    `cycle(node, replacements)` is the error for replacements that lead back to their node.
-    """
+
+def _bottom_up(root: UOp, rules: Rules, match: MatchFunction, ctx: Any, name: str) -> UOp:
     done: dict[UOp, UOp] = {}
     becomes: dict[UOp, UOp] = {}  # nodes replaced by a node that is not final yet, in the order of replacement
     limit = REWRITE_STACK_LIMIT.value
@@ -65,7 +80,7 @@ def settle(root: UOp, match: MatchFunction, ctx: Any, cycle: Callable[[UOp, dict
         if u in becomes:
             final = done.get(becomes[u])
             if final is None:
-                raise cycle(u, becomes)
+                raise _cycle(u, becomes, rules, ctx, name)
             done[u] = final
             del becomes[u]
             stack.pop()
@@ -80,8 +95,8 @@ def settle(root: UOp, match: MatchFunction, ctx: Any, cycle: Callable[[UOp, dict
             stack.pop()
             continue
         if v in becomes:
-            raise cycle(v, becomes)
-        r = match(v, ctx)
+            raise _cycle(v, becomes, rules, ctx, name)
+        r = match(v, ctx, u)
         if r is None or r is v:
             done[u] = done[v] = v
             stack.pop()
@@ -91,7 +106,7 @@ def settle(root: UOp, match: MatchFunction, ctx: Any, cycle: Callable[[UOp, dict
         else:
             if r is u or r in becomes or len(becomes) > limit:
                 becomes[v] = r
-                raise cycle(v, becomes)
+                raise _cycle(v, becomes, rules, ctx, name)
             becomes[u] = r
             if v is not u:
                 becomes[v] = r
@@ -132,7 +147,7 @@ def _settle(u: UOp, rules: Rules, match: MatchFunction, ctx: Any, name: str) -> 
     """What `u` becomes by rules alone, its sources untouched."""
     chain: dict[UOp, UOp] = {}
     limit = REWRITE_STACK_LIMIT.value
-    while (r := match(u, ctx)) is not None and r is not u:
+    while (r := match(u, ctx, u)) is not None and r is not u:
         chain[u] = r
         if r in chain or len(chain) > limit:
             raise _cycle(u, chain, rules, ctx, name)
@@ -149,10 +164,11 @@ def _cycle(u: UOp, becomes: dict[UOp, UOp], rules: Rules, ctx: Any, name: str) -
         what = "sources changed" if found is None else rules.label(found[0])
         lines.append(f"  {what}: {_brief(n)} -> {_brief(becomes[n])}")
     return RewriteError(
+        u,
         f"rewrite {name!r} does not end after {len(becomes)} replacements; the last ones were\n"
         + "\n".join(lines)
         + "\n"
-        "Two rules undo each other, or one grows what it matches: give one of them a condition."
+        "Two rules undo each other, or one grows what it matches: give one of them a condition.",
     )
 
 
