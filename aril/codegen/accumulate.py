@@ -147,15 +147,7 @@ def register(acc: UOp) -> UOp:
 def substitute_live(root: UOp, mapping: dict[UOp, UOp]) -> UOp:
     """`root` with loops replaced where they are live: parts that have closed a loop of the same node keep it."""
     keys = frozenset(mapping)
-    done: dict[UOp, UOp] = dict(mapping)
-    for u in root.toposort(lambda n: n not in mapping and not keys.isdisjoint(_entered(n))):
-        if u not in done:
-            done[u] = u.with_src(tuple([done[s] for s in u.src])) if not keys.isdisjoint(_entered(u)) else u
-    return done[root]
-
-
-def _entered(u: UOp) -> frozenset[UOp]:
-    return u.ranges
+    return root.substitute(mapping, lambda u: not keys.isdisjoint(u.ranges))
 
 
 def fresh_id(sink: UOp) -> int:

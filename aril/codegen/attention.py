@@ -15,6 +15,8 @@ from aril.codegen.steps import Step, flatten_effects, loops_of
 from aril.ops import Ops
 from aril.uop.args import AddrSpace, AxisType, RangeArg
 from aril.uop.node import UOp
+from aril.uop.pattern import Pat, Rules
+from aril.uop.rewrite import rewrite
 
 
 def is_chain(sink: UOp) -> bool:
@@ -75,13 +77,15 @@ class EachNest(Step):
 
 def _renumbered(sink: UOp, shared: tuple[UOp, ...], first: int) -> UOp:
     """Loops but the shared ones with ids from `first` on, in the same order."""
-    loops = [r for r in sink.toposort() if r.op is Ops.RANGE and r not in shared]
-    names = {r: r.replace(arg=RangeArg((first + r.arg.id[0], *r.arg.id[1:]), r.arg.kind)) for r in loops}
-    done: dict[UOp, UOp] = {}
-    for u in sink.toposort():
-        new = (names.get(u, u)).with_src(tuple([done[s] for s in u.src])) if u.src else u
-        done[u] = new
-    return done[sink]
+    return rewrite(sink, _RENUMBERED, (shared, first), once=True)
+
+
+def _renumbered_loop(ctx: tuple[tuple[UOp, ...], int], u: UOp, old: UOp) -> UOp | None:
+    shared, first = ctx
+    return None if old in shared else u.replace(arg=RangeArg((first + u.arg.id[0], *u.arg.id[1:]), u.arg.kind))
+
+
+_RENUMBERED = Rules([(Pat(Ops.RANGE, name="u"), _renumbered_loop)], name="renumber loops")
 
 
 def _is_scratch(u: UOp) -> bool:

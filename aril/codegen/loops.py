@@ -31,9 +31,4 @@ def one_end_a_range(sink: UOp) -> UOp:
 def _rename(end: UOp, names: dict[UOp, UOp]) -> UOp:
     """`end` over other loops: everything in it that lies in the old ones is made anew."""
     old = frozenset(names)
-    done: dict[UOp, UOp] = dict(names)
-    for u in end.toposort(lambda u: u is end or not old.isdisjoint(u.ranges)):
-        if u not in done:
-            inside = u is end or not old.isdisjoint(u.ranges)
-            done[u] = u.with_src(tuple([done[s] for s in u.src])) if inside else u
-    return done[end]
+    return end.substitute(names, lambda u: u is end or not old.isdisjoint(u.ranges))

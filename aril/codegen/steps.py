@@ -17,6 +17,8 @@ from aril.dtype import dtypes
 from aril.ops import Ops
 from aril.uop.args import AxisType, RangeArg
 from aril.uop.node import UOp
+from aril.uop.pattern import Pat, Rules, V
+from aril.uop.rewrite import rewrite
 from aril.uop.symbolic import simplify
 
 Id = tuple[int, ...]
@@ -61,18 +63,18 @@ def replace_loops(
 ) -> UOp:
     """Each loop becomes an expression, and the loops of that expression take its place where it was closed. `known`:
     what other expressions of these loops become."""
-    done: dict[UOp, UOp] = {loop: new[0] for loop, new in mapping.items()} | (known or {})
-    for u in sink.toposort(lambda n: n not in mapping):
-        if u in done:
-            continue
-        if u.op in (Ops.END, Ops.REDUCE):
-            src: list[UOp] = []
-            for s in u.src:
-                src.extend(mapping[s][1] if s in mapping else (done[s],))
-            done[u] = u.with_src(tuple(src))
-        else:
-            done[u] = u.with_src(tuple([done[s] for s in u.src]))
-    return done[sink]
+    done = {loop: new[0] for loop, new in mapping.items()} | (known or {})
+    return rewrite(sink, _LOOPS_CLOSED, mapping, once=True, done=done)
+
+
+def _with_loops_closed(ctx: dict[UOp, tuple[UOp, tuple[UOp, ...]]], u: UOp, old: UOp) -> UOp:
+    src: list[UOp] = []
+    for before, s in zip(old.src, u.src, strict=True):
+        src.extend(ctx[before][1] if before in ctx else (s,))
+    return u.with_src(tuple(src))
+
+
+_LOOPS_CLOSED = Rules([(Pat((Ops.END, Ops.REDUCE), name="u"), _with_loops_closed)], name="replace loops")
 
 
 def retype(sink: UOp, loops: Iterable[UOp], kind: AxisType) -> UOp:
@@ -168,20 +170,8 @@ class Split(Step):
         if self.tail == "repeat":
             last = add(end, -1)
             return replace_loops(sink, {loop: (UOp(Ops.WHERE, (inside, turn, last)), (outer, inner))})
-        done: dict[UOp, UOp] = {loop: loop}
-        held = UOp(Ops.CMPLT, (loop, end))
-        gated: set[UOp] = set()
-        for u in sink.toposort():
-            if u is loop:
-                continue
-            new = u.with_src(tuple([done[s] for s in u.src]))
-            if u.op is Ops.INDEX and loop in u.ranges and u.src[0].base.op is Ops.PARAM:
-                new = new.with_src((new.src[0], new.src[1].valid(held), *new.src[2:]))
-                gated.add(u)
-            elif u.op is Ops.LOAD and len(u.src) == 1 and u.src[0] in gated:
-                new = new.with_src((*new.src, UOp.const(u.dtype, 0)))
-            done[u] = new
-        return replace_loops(done[sink], {loop: (turn, (outer, inner))})
+        gated = rewrite(sink, _GATED, (loop, UOp(Ops.CMPLT, (loop, end))), once=True)
+        return replace_loops(gated, {loop: (turn, (outer, inner))})
 
     def _peel(self, sink: UOp, loop: UOp) -> UOp:
         end, f = loop.src[0], self.factor
@@ -189,23 +179,49 @@ class Split(Step):
         rest = simplify(UOp(Ops.FLOORMOD, (end, _int(f))))
         outer, inner, last = self._part(loop, 0, tiles), self._part(loop, 1, _int(f)), self._part(loop, 2, rest)
         main, tail = add(mul(outer, f), inner), add(simplify(mul(tiles, f)), last)
-        done: dict[UOp, UOp] = {}
-        for u in sink.toposort():
-            src = tuple([done[s] for s in u.src])
-            if u.op in (Ops.END, Ops.REDUCE) and loop in u.src[1:]:
-                others = [s for s in src if s is not loop]
-                first = _closed(u, others, loop, main, (outer, inner))
-                second = _closed(u, others, loop, tail, (last,))
-                empty = tiles.op is Ops.CONST and tiles.arg == 0
-                if u.op is Ops.REDUCE:
-                    done[u] = second if empty else joined(u.arg[0], first, second)
-                else:
-                    done[u] = second if empty else UOp.group(first, second)
-            elif u.op is Ops.GETTUPLE:
-                done[u] = taken(u, src[0])
-            else:
-                done[u] = u.with_src(src)
-        return flatten_effects(done[sink])
+        parts = [(main, (outer, inner)), (tail, (last,))]
+        if tiles.op is Ops.CONST and tiles.arg == 0:
+            del parts[0]
+        return flatten_effects(rewrite(sink, _PEELED, (loop, parts), once=True))
+
+
+def _moves_with(loop: UOp, address: UOp) -> bool:
+    return address.op is Ops.INDEX and loop in address.ranges and address.src[0].base.op is Ops.PARAM
+
+
+def _gated_index(ctx: tuple[UOp, UOp], u: UOp) -> UOp | None:
+    loop, held = ctx
+    return u.with_src((u.src[0], u.src[1].valid(held), *u.src[2:])) if _moves_with(loop, u) else None
+
+
+def _gated_load(ctx: tuple[UOp, UOp], u: UOp, address: UOp) -> UOp | None:
+    return u.with_src((address, UOp.const(u.dtype, 0))) if _moves_with(ctx[0], address) else None
+
+
+_GATED = Rules(
+    [(Pat(Ops.INDEX, name="u"), _gated_index), (Pat(Ops.LOAD, (V("address"),), name="u"), _gated_load)],
+    name="gate a loop",
+)
+
+
+def _peeled(ctx: tuple[UOp, list[tuple[UOp, tuple[UOp, ...]]]], u: UOp) -> UOp | None:
+    loop, parts = ctx
+    if loop not in u.src[1:]:
+        return None
+    others = [s for s in u.src if s is not loop]
+    made = [_closed(u, others, loop, turn, loops) for turn, loops in parts]
+    if len(made) == 1:
+        return made[0]
+    return joined(u.arg[0], *made) if u.op is Ops.REDUCE else UOp.group(*made)
+
+
+_PEELED = Rules(
+    [
+        (Pat((Ops.END, Ops.REDUCE), name="u"), _peeled),
+        (Pat(Ops.GETTUPLE, (V("source"),), name="u"), lambda u, source: taken(u, source)),
+    ],
+    name="peel",
+)
 
 
 def _closed(u: UOp, others: list[UOp], loop: UOp, value: UOp, loops: tuple[UOp, ...]) -> UOp:

@@ -10,6 +10,8 @@ from aril.ops import OpGroup, Ops
 from aril.renderer.base import Renderer
 from aril.uop.args import AddrSpace
 from aril.uop.node import UOp, use_counts
+from aril.uop.pattern import Pat, Rules
+from aril.uop.rewrite import rewrite
 
 _VALUES = OpGroup.ELEMENTWISE | {Ops.STACK}
 _SMALL, _LARGE = -(2**31), 2**31 - 1
@@ -214,19 +216,10 @@ def fuse_mulacc(sink: UOp, renderer: Renderer) -> UOp:
             mapping[store.src[1]] = chain
     if not mapping:
         return sink
-    out: dict[UOp, UOp] = {}
-    for u in order:
-        chain = mapping.get(u)
-        out[u] = u.with_src(tuple([out[s] for s in u.src])) if chain is None else _rebuild(chain, out)
-    return out[sink]
+    return rewrite(sink, _CHAINS, mapping, top_down=True)
 
 
-def _rebuild(new: UOp, out: dict[UOp, UOp]) -> UOp:
-    """A chain over the new forms of its terms."""
-    local: dict[UOp, UOp] = {}
-    for u in new.toposort(lambda n: n not in out):
-        local[u] = out[u] if u in out else u.with_src(tuple([local[s] for s in u.src]))
-    return local[new]
+_CHAINS = Rules([(Pat(Ops.ADD, name="u"), lambda ctx, u: ctx.get(u))], name="multiply-add")
 
 
 def _memory(u: UOp) -> UOp | None:

@@ -26,18 +26,18 @@ def merge_sums(sink: UOp) -> UOp:
     Before: ``REDUCE(SHEAR(PAD(REDUCE(x, ADD, A))), ADD, B)``. After: ``REDUCE(SHEAR'(PAD'(x')), ADD, A' + B)`` with
     the axes A of x moved to the end.
     """
-    order = sink.toposort()
-    readers = use_counts(order)
-    done: dict[UOp, UOp] = {}
-    shared: set[UOp] = set()
-    for u in order:
-        new = u.with_src(tuple([done[s] for s in u.src])) if u.src else u
-        if u.op is Ops.REDUCE and u.arg[0] is Ops.ADD:
-            new = _merged(new, shared)
-        done[u] = new
-        if readers.get(u, 0) > 1:
-            shared.add(new)
-    return done[sink]
+    return rewrite(sink, _SUMS_MERGED, (use_counts(sink.toposort()), set()), once=True)
+
+
+def _with_sums_merged(ctx: tuple[dict[UOp, int], set[UOp]], u: UOp, old: UOp) -> UOp:
+    readers, shared = ctx
+    new = _merged(u, shared) if u.op is Ops.REDUCE and u.arg[0] is Ops.ADD else u
+    if readers.get(old, 0) > 1:
+        shared.add(new)
+    return new
+
+
+_SUMS_MERGED = Rules([(Pat(name="u"), _with_sums_merged)], name="merge sums")
 
 
 def _merged(new: UOp, shared: set[UOp]) -> UOp:

@@ -114,24 +114,25 @@ def _is_address(u: UOp) -> bool:
 def load_addresses(sink: UOp) -> UOp:
     """A value that is an address is what lies there: loads are made where they are left out. A statement of inline
     source (CUSTOM) and AFTER get the address itself."""
-    done: dict[UOp, UOp] = {}
-    for u in sink.toposort():
-        src = [done[s] for s in u.src]
-        kept = len(src) if u.op in (Ops.CUSTOM, Ops.INS, Ops.AFTER, Ops.GROUP, Ops.BARRIER, Ops.SINK) else 0
-        if u.op in (Ops.LOAD, Ops.STORE, Ops.ATOMIC, Ops.INDEX, Ops.SHRINK):
-            kept = 1
-        for k in range(kept, len(src)):
-            if _is_address(src[k]):
-                src[k] = _load(src[k])
-        if u.op is Ops.LOAD and len(src) == 1 and src[0].op is Ops.INDEX:
-            done[u] = _load(src[0]).replace(arg=u.arg)
-        elif u.op is Ops.STORE and src[1].dtype is not src[0].dtype and not src[1].dtype.weak:
-            raise KernelFormError(
-                f"a store of {src[1].dtype.name} into {src[0].dtype.name} storage: cast the value first"
-            )
-        else:
-            done[u] = u.with_src(tuple(src)) if u.src else u
-    return done[sink]
+    return rewrite(sink, _ADDRESSES_LOADED, once=True)
+
+
+def _with_loads(u: UOp) -> UOp:
+    src = list(u.src)
+    kept = len(src) if u.op in (Ops.CUSTOM, Ops.INS, Ops.AFTER, Ops.GROUP, Ops.BARRIER, Ops.SINK) else 0
+    if u.op in (Ops.LOAD, Ops.STORE, Ops.ATOMIC, Ops.INDEX, Ops.SHRINK):
+        kept = 1
+    for k in range(kept, len(src)):
+        if _is_address(src[k]):
+            src[k] = _load(src[k])
+    if u.op is Ops.LOAD and len(src) == 1 and src[0].op is Ops.INDEX:
+        return _load(src[0]).replace(arg=u.arg)
+    if u.op is Ops.STORE and src[1].dtype is not src[0].dtype and not src[1].dtype.weak:
+        raise KernelFormError(f"a store of {src[1].dtype.name} into {src[0].dtype.name} storage: cast the value first")
+    return u.with_src(tuple(src))
+
+
+_ADDRESSES_LOADED = Rules([(Pat(name="u"), _with_loads)], name="load addresses")
 
 
 def _load(address: UOp) -> UOp:

@@ -37,6 +37,8 @@ from aril.uop import AddrSpace, KernelInfo, ParamArg, UOp
 from aril.uop.call import targets
 from aril.uop.exchange import Exchange
 from aril.uop.node import toposort, view_flat
+from aril.uop.pattern import Pat, Rules
+from aril.uop.rewrite import rewrite
 
 BODY_WEIGHT = 500.0  # operations in one value's body
 LARGE_RESULT = 8 << 20  # bytes from which a result may be larger than all caches: its kernel knows how it is aligned
@@ -100,12 +102,18 @@ def protect_targets(sink: UOp, fusion: Fusion) -> UOp:
                 change.setdefault(root, set()).add(root.src[1])
     if not change:
         return sink
-    done: dict[UOp, UOp] = {}
-    for u in sink.toposort():
-        early = change.get(u, set())
-        new = [UOp(Ops.CONTIGUOUS, (done[s],)) if s in early else done[s] for s in u.src]
-        done[u] = u.with_src(tuple(new)) if u.src else u
-    return done[sink]
+    return rewrite(sink, _TARGETS_PROTECTED, change, once=True)
+
+
+def _with_early_sources(ctx: dict[UOp, set[UOp]], u: UOp, old: UOp) -> UOp | None:
+    early = ctx.get(old)
+    if early is None:
+        return None
+    src = [UOp(Ops.CONTIGUOUS, (new,)) if s in early else new for s, new in zip(old.src, u.src, strict=True)]
+    return u.with_src(tuple(src))
+
+
+_TARGETS_PROTECTED = Rules([(Pat(name="u"), _with_early_sources)], name="protect targets")
 
 
 def _region(root: UOp, fusion: Fusion) -> dict[UOp, None]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from aril.dtype import dtypes
 from aril.ops import Ops
@@ -17,6 +18,8 @@ from aril.schedule.fuse import ROW_BYTES, numel
 from aril.schedule.prepare import FEW_RESULTS, LONG_REDUCTION, PARTS
 from aril.uop import UOp, sint
 from aril.uop.node import use_counts
+from aril.uop.pattern import Pat, Rules, V
+from aril.uop.rewrite import rewrite
 from aril.uop.shape import expand, pad, reduce, reshape, shrink
 
 PART_BYTES = 1 << 16  # a part is gone over twice, the second time in the first- or second-level cache
@@ -78,19 +81,31 @@ def split_with_maximum(sink: UOp) -> UOp:
     if not followers:
         return sink
     done: dict[UOp, UOp] = {}
-    maxima: dict[UOp, UOp] = {}
-    for u in order:
-        if u in followers:
-            top = followers[u].top
-            done[u] = followers[u].build(done, maxima[top], done[top], cuts[top])
-        elif u in cuts:
-            cut, x = cuts[u], u.src[0]
-            parts = cut.split(done[x], x.shape, u.dtype.min)
-            maxima[u] = UOp(Ops.CONTIGUOUS, (reduce(parts, Ops.MAX, cut.axes(u.arg[1])),))
-            done[u] = reshape(reduce(maxima[u], Ops.MAX, (cut.axis,)), u.shape)
-        else:
-            done[u] = u.with_src(tuple([done[s] for s in u.src])) if u.src else u
-    return done[sink]
+    return rewrite(sink, _IN_PARTS, _InParts(followers, cuts, done, {}), once=True, done=done)
+
+
+class _InParts(NamedTuple):
+    """What `split_with_maximum` found, and made so far: `done` of each node, `maxima` of the parts."""
+
+    followers: dict[UOp, Follower]
+    cuts: dict[UOp, Cut]
+    done: dict[UOp, UOp]
+    maxima: dict[UOp, UOp]
+
+
+def _in_parts(ctx: _InParts, x: UOp, old: UOp) -> UOp | None:
+    follower, cut = ctx.followers.get(old), ctx.cuts.get(old)
+    if follower is not None:
+        top = follower.top
+        return follower.build(ctx.done, ctx.maxima[top], ctx.done[top], ctx.cuts[top])
+    if cut is None:
+        return None
+    parts = cut.split(x, x.shape, old.dtype.min)
+    found = ctx.maxima[old] = UOp(Ops.CONTIGUOUS, (reduce(parts, Ops.MAX, cut.axes(old.arg[1])),))
+    return reshape(reduce(found, Ops.MAX, (cut.axis,)), old.shape)
+
+
+_IN_PARTS = Rules([(Pat(Ops.REDUCE, (V("x"),)), _in_parts)], name="split with maximum")
 
 
 def _cut(top: UOp) -> Cut | None:
@@ -224,19 +239,15 @@ def divide_after_sums(sink: UOp) -> UOp:
     Before: ``REDUCE(MUL(FDIV(e, EXPAND(t)), v), ADD)`` with exponentials e that nothing else reads. After:
     ``FDIV(REDUCE(MUL(e, v), ADD), t)``: attention's exponentials are used as they are, its rows divided.
     """
-    order = sink.toposort()
-    readers = use_counts(order)
     done: dict[UOp, UOp] = {}
-    for u in order:
-        new = u.with_src(tuple([done[s] for s in u.src])) if u.src else u
-        if u.op is Ops.REDUCE and u.arg[0] is Ops.ADD and u.src[0].op is Ops.MUL and u.dtype.kind == "f":
-            new = _divided_once(u, readers, done) or new
-        done[u] = new
-    return done[sink]
+    return rewrite(sink, _DIVIDED_ONCE, (use_counts(sink.toposort()), done), once=True, done=done)
 
 
-def _divided_once(u: UOp, readers: dict[UOp, int], done: dict[UOp, UOp]) -> UOp | None:
+def _divided_once(ctx: tuple[dict[UOp, int], dict[UOp, UOp]], old: UOp) -> UOp | None:
+    u, (readers, done) = old, ctx
     product = u.src[0]
+    if u.arg[0] is not Ops.ADD or product.op is not Ops.MUL or u.dtype.kind != "f":
+        return None
     for weights, other in (product.src, product.src[::-1]):
         chain: list[UOp] = []
         n = weights
@@ -263,6 +274,9 @@ def _divided_once(u: UOp, readers: dict[UOp, int], done: dict[UOp, UOp]) -> UOp 
         pair = (left, done[other]) if weights is product.src[0] else (done[other], left)
         return UOp(Ops.FDIV, (reduce(UOp(Ops.MUL, pair), Ops.ADD, u.arg[1]), divisor))
     return None
+
+
+_DIVIDED_ONCE = Rules([(Pat(Ops.REDUCE), _divided_once)], name="divide after sums")
 
 
 def _followed(axes: set[int], m: UOp) -> set[int]:

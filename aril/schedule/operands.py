@@ -14,6 +14,8 @@ from aril.schedule.narrow import has_pairs, is_narrow
 from aril.schedule.prepare import inner_axis
 from aril.uop import UOp
 from aril.uop.node import use_counts
+from aril.uop.pattern import Pat, Rules, V
+from aril.uop.rewrite import rewrite
 from aril.uop.shape import expand, pad, permute
 
 LINES = 512  # of a first-level cache: sums of fewer steps find their lines again there
@@ -30,18 +32,22 @@ def lay_out_operands(sink: UOp) -> UOp:
     Before: ``REDUCE(MUL(EXPAND(PERMUTE(a)), EXPAND(CAST(PERMUTE(b)))), ADD)``. After: ``REDUCE(MUL(EXPAND(CONTIGUOUS(
     PERMUTE(a))), EXPAND(PERMUTE(CAST(b)))), ADD)``.
     """
-    order = sink.toposort()
-    readers = use_counts(order)
-    done: dict[UOp, UOp] = {}
-    for u in order:
-        src = tuple([done[s] for s in u.src])
-        if u.op is Ops.REDUCE and u.arg[0] is Ops.ADD and is_contraction(u):
-            if is_narrow(u):
-                src = (_of_narrow_factors(u, src[0]),)
-            elif u.src[0].op is Ops.MUL:
-                src = (src[0].with_src(tuple([_laid_out(u, s, done[s], readers) for s in u.src[0].src])),)
-        done[u] = u.with_src(src) if u.src else u
-    return done[sink]
+    return rewrite(sink, _OPERANDS, use_counts(sink.toposort()), once=True)
+
+
+def _with_operands(ctx: dict[UOp, int], u: UOp, body: UOp, old: UOp) -> UOp | None:
+    if u.arg[0] is not Ops.ADD or not is_contraction(old):
+        return None
+    if is_narrow(old):
+        return u.with_src((_of_narrow_factors(old, body),))
+    product = old.src[0]
+    if product.op is not Ops.MUL:
+        return None
+    operands = [_laid_out(old, s, new, ctx) for s, new in zip(product.src, body.src, strict=True)]
+    return u.with_src((body.with_src(tuple(operands)),))
+
+
+_OPERANDS = Rules([(Pat(Ops.REDUCE, (V("body"),), name="u"), _with_operands)], name="lay out operands")
 
 
 def _of_narrow_factors(u: UOp, body: UOp) -> UOp:

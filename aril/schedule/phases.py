@@ -21,6 +21,8 @@ from aril.schedule.lower import ZERO, both, move_index
 from aril.uop import AxisType, UOp
 from aril.uop.linear import parse
 from aril.uop.node import use_counts
+from aril.uop.pattern import Pat, Rules
+from aril.uop.rewrite import rewrite
 from aril.uop.shape import expand, pad, permute, reduce, reshape, shear, shrink
 
 CLASSES = 16  # combinations of remainders that become sums
@@ -86,14 +88,20 @@ def split_phases(sink: UOp) -> UOp:
     if not tops:
         return sink
     done: dict[UOp, UOp] = {}
-    for u in order:
-        done[u] = u.with_src(tuple([done[s] for s in u.src])) if u.src else u
-        if u in tops:  # one may be computed from another
-            chain, base = tops[u]
-            new = _split([done[n] for n in chain], done[base])
-            assert new is not None
-            done[u] = new
-    return done[sink]
+    return rewrite(sink, _PHASES, (tops, done), once=True, done=done)
+
+
+def _in_phases(ctx: tuple[dict[UOp, tuple[list[UOp], UOp]], dict[UOp, UOp]], u: UOp, old: UOp) -> UOp | None:
+    tops, done = ctx
+    if old not in tops:
+        return None
+    chain, base = tops[old]  # one may be computed from another
+    new = _split([*[done[n] for n in chain[:-1]], u], done[base])
+    assert new is not None
+    return new
+
+
+_PHASES = Rules([(Pat(name="u"), _in_phases)], name="split phases")
 
 
 def _chain(u: UOp, above: dict[UOp, UOp], readers: dict[UOp, int]) -> list[UOp]:

@@ -108,26 +108,31 @@ def read_masks_from_results(sink: UOp) -> UOp:
     first; in the second NaN stays NaN and compares false as well). Before: ``CMPLT(0, x)``. After: ``CMPLT(0,
     WHERE(CMPLT(0, x), x, 0))``.
     """
-    order = sink.toposort()
-    results: dict[UOp, tuple[UOp, UOp | None]] = {}
-    for u in order:
+    results: dict[UOp, UOp] = {}
+    for u in sink.toposort():
         if u.op is Ops.WHERE and _is_zero(u.src[2]):
             mask, x = u.src[0], u.src[1]
             if mask.op is Ops.CMPLT and _is_zero(mask.src[0]) and mask.src[1] is x and x.dtype.kind == "f":
-                results[mask] = (u, mask)
+                results[mask] = u
     if not results:
         return sink
     done: dict[UOp, UOp] = {}
-    for u in order:
-        src = []
-        for s in u.src:
-            if s in results and u is not results[s][0]:
-                result = done.get(results[s][0])
-                src.append(done[s] if result is None else UOp(Ops.CMPLT, (s.src[0], result)))
-            else:
-                src.append(done[s])
-        done[u] = u.with_src(tuple(src))
-    return done[sink]
+    return rewrite(sink, _MASKS_READ, (results, done), once=True, done=done)
+
+
+def _with_masks_of_results(ctx: tuple[dict[UOp, UOp], dict[UOp, UOp]], u: UOp, old: UOp) -> UOp | None:
+    results, done = ctx
+    if results.keys().isdisjoint(old.src):
+        return None
+    src = list(u.src)
+    for i, s in enumerate(old.src):
+        result = done.get(results[s]) if s in results and old is not results[s] else None
+        if result is not None:
+            src[i] = UOp(Ops.CMPLT, (s.src[0], result))
+    return u.with_src(tuple(src))
+
+
+_MASKS_READ = Rules([(Pat(name="u"), _with_masks_of_results)], name="read masks from results")
 
 
 def _is_zero(u: UOp) -> bool:
@@ -191,18 +196,18 @@ def split_long_reductions(sink: UOp) -> UOp:
     Before: ``REDUCE(x (4096, 4096), ADD, (0, 1))``. After: ``REDUCE(CONTIGUOUS(REDUCE(x (64, 64, 4096), ADD, (1,
     2))), ADD, (0,))``.
     """
-    done: dict[UOp, UOp] = {}
-    order = sink.toposort()
-    uses = use_counts(order)
-    shared: set[UOp] = set()
-    for u in order:
-        new = u.with_src(tuple([done[s] for s in u.src])) if u.src else u
-        if new.op is Ops.REDUCE and new.arg[0] in IDENTITY:
-            new = _split_reduction(new, shared)
-        done[u] = new
-        if uses.get(u, 0) > 1:
-            shared.add(new)
-    return done[sink]
+    return rewrite(sink, _REDUCTIONS_SPLIT, (use_counts(sink.toposort()), set()), once=True)
+
+
+def _with_reductions_split(ctx: tuple[dict[UOp, int], set[UOp]], u: UOp, old: UOp) -> UOp:
+    readers, shared = ctx
+    new = _split_reduction(u, shared) if u.op is Ops.REDUCE and u.arg[0] in IDENTITY else u
+    if readers.get(old, 0) > 1:
+        shared.add(new)
+    return new
+
+
+_REDUCTIONS_SPLIT = Rules([(Pat(name="u"), _with_reductions_split)], name="split long reductions")
 
 
 def _split_reduction(u: UOp, shared: set[UOp]) -> UOp:

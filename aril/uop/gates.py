@@ -201,11 +201,7 @@ def _replace(x: UOp, mapping: dict[UOp, UOp]) -> UOp:
 
     A load happens even where the gate is closed, so what the gate implies must not reach its address.
     """
-    done = dict(mapping)
-    for u in x.toposort(lambda n: n not in mapping and _enter(n)):
-        if u not in done:
-            done[u] = u.with_src(tuple([done[s] for s in u.src])) if _enter(u) else u
-    return done[x]
+    return x.substitute(mapping, _enter)
 
 
 def under_gate(gate: UOp, x: UOp) -> UOp | None:

@@ -178,14 +178,16 @@ class UOp(OpMixin):
         false the node is listed but its sources are not walked."""
         return toposort((self,), enter)
 
-    def substitute(self, mapping: dict[UOp, UOp]) -> UOp:
-        """The graph with each key replaced by its value. Values are not searched again."""
+    def substitute(self, mapping: dict[UOp, UOp], within: Callable[[UOp], bool] | None = None) -> UOp:
+        """The graph with each key replaced by its value. Values are not searched again; where `within(node)` is false,
+        a node stays with all that is below it."""
         if not mapping:
             return self
         done: dict[UOp, UOp] = dict(mapping)
-        for u in self.toposort(lambda n: n not in mapping):
+        for u in self.toposort(lambda n: n not in mapping and (within is None or within(n))):
             if u not in done:
-                done[u] = u.with_src(tuple([done[s] for s in u.src]))
+                stays = within is not None and not within(u)
+                done[u] = u if stays else u.with_src(tuple([done[s] for s in u.src]))
         return done[self]
 
     @property

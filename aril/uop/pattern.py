@@ -1,4 +1,4 @@
-"""Patterns and rules: what a rewrite looks for, as data, compiled into one Python function an operation.
+"""Patterns and rules: what a rewrite looks for, as data, compiled into Python functions.
 
 In: `Rules([(pattern, function), ...])`. Out: `rules.match(node)`, the first replacement that a rule offers, or None.
 A rule's function names what it needs of the pattern as its parameters; two names are given to any of them: `ctx`, the
@@ -143,8 +143,9 @@ class _Compiler:
     def emit(self, depth: int, text: str) -> None:
         self.lines.append("    " * depth + text)
 
-    def rule(self, pat: Pat, op: Ops, fn: RuleFunction, label: str) -> None:
-        self.match([("u", pat)], {}, 1, fn, label, op)
+    def rule(self, pat: Pat, fn: RuleFunction, label: str) -> None:
+        """A rule for nodes whose operation is known to fit."""
+        self.match([("u", pat)], {}, 1, fn, label, known=True)
 
     def match(
         self,
@@ -153,14 +154,14 @@ class _Compiler:
         depth: int,
         fn: RuleFunction,
         label: str,
-        known: Ops | None = None,
+        known: bool = False,
     ) -> None:
         if not todo:
             self.call(names, depth, fn, label)
             return
         (expr, pat), rest = todo[0], todo[1:]
         tests: list[str] = []
-        if pat.ops is not None and known is None:
+        if pat.ops is not None and not known:
             ops = sorted(pat.ops)
             if len(ops) == 1:
                 tests.append(f"{expr}.op is {self.bind(ops[0], 'op')}")
@@ -253,7 +254,7 @@ class Rules:
     """An ordered table of (pattern, function). The first function that returns a node wins.
 
     `a + b` tries the rules of `a`, then those of `b`. `ops`: the operations that some rule is for, None for any.
-    Matchers are compiled for an operation when one is first seen.
+    Rules are compiled when a node that they are for is first seen; operations of the same rules share the function.
     Errors: TypeError for a function with a parameter that its pattern does not name.
     """
 
@@ -263,14 +264,14 @@ class Rules:
         kinds = [pat.ops for pat, _ in self.rules]
         self.ops = None if None in kinds else frozenset().union(*[k for k in kinds if k is not None])
         self._table: list[MatchFunction | None] = [None] * (max(Ops) + 1)
-        self._single: dict[tuple[int, Ops], MatchFunction] = {}
+        self._compiled: dict[tuple[int, ...], MatchFunction] = {}  # matchers by the numbers of their rules
         for i, (pat, fn) in enumerate(self.rules):
             if pat.ops is not None and not pat.ops:
                 raise TypeError(f"rule {self.label(i)}: an empty set of operations matches nothing")
             self._check_names(i, pat, fn)
 
     def _check_names(self, i: int, pat: Pat, fn: RuleFunction) -> None:
-        _Compiler().rule(pat, next(iter(pat.ops)) if pat.ops else Ops.NOOP, fn, self.label(i))
+        _Compiler().rule(pat, fn, self.label(i))
 
     def __add__(self, other: Rules) -> Rules:
         return Rules(self.rules + other.rules, name=f"{self.name}+{other.name}")
@@ -291,21 +292,23 @@ class Rules:
         line = f":{code.co_firstlineno}" if code is not None else ""
         return f"{self.name}[{i}] {getattr(fn, '__name__', '?')}{line}"
 
-    def _compile(self, op: Ops) -> MatchFunction:
+    def _matcher(self, numbers: tuple[int, ...]) -> MatchFunction:
+        """One function that tries these rules in order."""
         with _build_lock:
-            compiler = _Compiler()
-            for i, (pat, fn) in enumerate(self.rules):
-                if pat.ops is None or op in pat.ops:
-                    compiler.rule(pat, op, fn, self.label(i))
-            out = compiler.function(f"{self.name} {op.name}") if compiler.lines else _never
-            self._table[op] = out
+            out = self._compiled.get(numbers)
+            if out is None:
+                compiler = _Compiler()
+                for i in numbers:
+                    compiler.rule(*self.rules[i], self.label(i))
+                out = self._compiled[numbers] = compiler.function(self.name) if numbers else _never
             return out
 
     def match(self, u: UOp, ctx: Any = None, old: UOp | None = None) -> UOp | None:
         """The replacement the first fitting rule offers for `u`; None where none does."""
         f = self._table[u.op]
         if f is None:
-            f = self._compile(u.op)
+            fitting = tuple([i for i, (pat, _) in enumerate(self.rules) if pat.ops is None or u.op in pat.ops])
+            f = self._table[u.op] = self._matcher(fitting)
         return f(u, ctx, u if old is None else old)
 
     def match_tracked(self, u: UOp, ctx: Any = None, old: UOp | None = None) -> UOp | None:
@@ -316,14 +319,10 @@ class Rules:
     def find(self, u: UOp, ctx: Any = None, old: UOp | None = None, count: bool = False) -> tuple[int, UOp] | None:
         """(number of the rule that fires, its replacement); None where none does."""
         old = u if old is None else old
-        for i, (pat, fn) in enumerate(self.rules):
+        for i, (pat, _) in enumerate(self.rules):
             if pat.ops is not None and u.op not in pat.ops:
                 continue
-            f = self._single.get((i, u.op))
-            if f is None:
-                compiler = _Compiler()
-                compiler.rule(pat, u.op, fn, self.label(i))
-                f = self._single[(i, u.op)] = compiler.function(self.label(i))
+            f = self._matcher((i,))
             started = time.perf_counter()
             r = f(u, ctx, old)
             if count:

@@ -33,19 +33,27 @@ def add_hook(hook: Callable[[str, UOp, UOp], None]) -> Callable[[], None]:
 
 
 def rewrite(
-    root: UOp, rules: Rules, ctx: Any = None, *, top_down: bool = False, once: bool = False, name: str = ""
+    root: UOp,
+    rules: Rules,
+    ctx: Any = None,
+    *,
+    top_down: bool = False,
+    once: bool = False,
+    done: dict[UOp, UOp] | None = None,
+    name: str = "",
 ) -> UOp:
     """`root` with `rules` applied to every node.
 
     Bottom-up (default): a node is matched once its sources are final; a replacement is rewritten in turn. `once`: the
-    same, but a replacement is final, for rules whose result they would match again. `top_down`: a node is matched as it
+    same, but a replacement is final, for rules whose result they would match again; `done` then holds what nodes have
+    become, for rules that ask, and those in it from the start are not searched. `top_down`: a node is matched as it
     stands until nothing fires, then its sources are visited; the node over them is final.
     Errors: RewriteError where rules undo each other.
     """
     match = rules.match_tracked if TRACK_REWRITES.value else rules.match
     label = name or rules.name
     if once:
-        out = _once(root, rules, match, ctx)
+        out = _once(root, rules, match, ctx, {} if done is None else done)
     else:
         out = (_top_down if top_down else _bottom_up)(root, rules, match, ctx, label)
     if TRACK_REWRITES.value >= 2:
@@ -55,12 +63,13 @@ def rewrite(
     return out
 
 
-def _once(root: UOp, rules: Rules, match: MatchFunction, ctx: Any) -> UOp:
-    order = root.toposort()
-    if rules.ops is not None and rules.ops.isdisjoint([u.op for u in order]):
+def _once(root: UOp, rules: Rules, match: MatchFunction, ctx: Any, done: dict[UOp, UOp]) -> UOp:
+    order = root.toposort((lambda n: n not in done) if done else None)
+    if not done and rules.ops is not None and rules.ops.isdisjoint([u.op for u in order]):
         return root
-    done: dict[UOp, UOp] = {}
     for u in order:
+        if u in done:
+            continue
         v = u.with_src(tuple([done[s] for s in u.src])) if u.src else u
         r = match(v, ctx, u)
         done[u] = v if r is None else r
