@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from aril import nn as nn
     from aril.captured import load_captured as load_captured
     from aril.config import Context as Context
+    from aril.counters import GlobalCounters as GlobalCounters
     from aril.device import Device as Device
-    from aril.device import GlobalCounters as GlobalCounters
     from aril.dtype import dtypes as dtypes
     from aril.fetch import fetch as fetch
     from aril.function import function as function
@@ -29,7 +29,7 @@ __version__ = "0.1.0"
 _WHERE: dict[str, tuple[str, str]] = {
     "Context": ("aril.config", "Context"),
     "Device": ("aril.device", "Device"),
-    "GlobalCounters": ("aril.device", "GlobalCounters"),
+    "GlobalCounters": ("aril.counters", "GlobalCounters"),
     "Tensor": ("aril.tensor", "Tensor"),
     "Variable": ("aril.tensor", "Variable"),
     "dtypes": ("aril.dtype", "dtypes"),

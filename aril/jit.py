@@ -37,7 +37,7 @@ from aril.schedule.shard import Layout, layout_of, memory_of
 from aril.tensor import Tensor
 from aril.tensor_memory import alive, is_storage_view, renew
 from aril.uop import UOp
-from aril.uop.node import toposort
+from aril.uop.order import toposort
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -7,18 +7,14 @@ In come Python data, arrays and other tensors; nothing is computed until a value
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from aril.config import DEBUG, GRAD, NAN_CHECK, SPEC
-from aril.device import Buffer, Device, canonical
+from aril.device import Buffer, Device
 from aril.dtype import DType, DTypeLike, dtypes, strong, to_dtype
-from aril.engine.lock import note_assignment
 from aril.mixin import OpMixin
-from aril.mixin.base import broadcast_shape
 from aril.ops import Ops
-from aril.schedule.shard import is_sharded_storage
-from aril.schedule.written import below_bitcasts
 from aril.tensor_calls import CallsMixin
 from aril.tensor_custom import CustomKernelMixin
 from aril.tensor_data import uop_of_data
@@ -29,24 +25,21 @@ from aril.tensor_inplace import InPlaceMixin
 from aril.tensor_interop import InteropMixin
 from aril.tensor_linalg import LinalgMixin
 from aril.tensor_memory import (
-    advance,
-    elements,
     enlist,
     give_node,
     is_flat,
-    is_only_view,
     is_storage_view,
-    make_writable,
     need_numbers,
     realize,
     storage_base,
     working_device,
 )
+from aril.tensor_places import canonical_place, common_device, memory_only_seen, where_kernels_run
 from aril.tensor_random import RandomMixin
-from aril.tensor_shard import ShardMixin, storage_like
+from aril.tensor_shard import ShardMixin
 from aril.uop import UOp
 from aril.uop.args import is_memory_only
-from aril.uop.node import Variable, track_origin, view_flat
+from aril.uop.node import Variable, track_origin
 
 __all__ = ["Tensor", "Variable"]
 
@@ -91,7 +84,7 @@ class Tensor(
 
     def __init__(self, data: Any, device: DeviceLike | None = None, dtype: DTypeLike | None = None) -> None:
         wanted = None if dtype is None else to_dtype(dtype)
-        place = _canonical(device)
+        place = canonical_place(device)
         if isinstance(data, Tensor):
             moved = data if place is None else data.to(place)
             uop, place = (moved if wanted is None else moved.cast(wanted)).uop, moved._device
@@ -203,24 +196,24 @@ class Tensor(
     # --- primitives of the mixins ---
 
     def _alu(self, op: Ops, *others: Tensor) -> Tensor:
-        if _memory_only_seen:
-            self, *others = _where_kernels_run(self, *others)  # type: ignore[assignment]
+        if memory_only_seen:
+            self, *others = where_kernels_run(self, *others)  # type: ignore[assignment]
         device = self._device
         for o in others:
             if o._device != device and o._device is not None:
-                device = _common_device(op.name.lower(), (self, *others))
+                device = common_device(op.name.lower(), (self, *others))
                 break
         return recorded(UOp(op, (self.uop, *[o.uop for o in others])), device)
 
     def _binary(self, op: Ops, other: Any, reverse: bool = False) -> Tensor:
         # The way of `a + 1` and `a * b`: everything on the nodes, one Tensor made.
         uop, cls = self.uop, other.__class__
-        if not GRAD.value or _memory_only_seen:
+        if not GRAD.value or memory_only_seen:
             return super()._binary(op, other, reverse)
         if cls is Tensor:
             b, device = other.uop, self._device
             if other._device != device:
-                device = _common_device(op.name.lower(), (self, other))
+                device = common_device(op.name.lower(), (self, other))
             if uop.dtype is b.dtype and uop.shape == b.shape:
                 return Tensor._new(UOp(op, (b, uop) if reverse else (uop, b)), device)
         elif (cls is float and uop.dtype.kind == "f") or (cls is int and uop.dtype.kind in "fiu"):
@@ -233,7 +226,7 @@ class Tensor(
         return self.uop.src[0] if not GRAD.value and self.uop.op is Ops.DETACH else self.uop
 
     def _computable(self) -> Tensor:
-        return _where_kernels_run(self)[0] if _memory_only_seen else self
+        return where_kernels_run(self)[0] if memory_only_seen else self
 
     def _like(self, uop: UOp) -> Tensor:
         return Tensor._new(uop, self._device)
@@ -265,12 +258,12 @@ class Tensor(
         return recorded(x._bare()._reduce(op, axes), x._device)
 
     def _take(self, index: Tensor) -> Tensor:
-        x, index = _where_kernels_run(self, index)
-        return recorded(x.uop._take(index.uop), _common_device("indexing", (x, index)))
+        x, index = where_kernels_run(self, index)
+        return recorded(x.uop._take(index.uop), common_device("indexing", (x, index)))
 
     def _scatter(self, values: Tensor, positions: Tensor, op: Ops) -> Tensor:
-        x, values, positions = _where_kernels_run(self, values, positions)
-        device = _common_device("scatter", (x, values, positions))
+        x, values, positions = where_kernels_run(self, values, positions)
+        device = common_device("scatter", (x, values, positions))
         return recorded(x.uop._scatter(values.uop, positions.uop, op), device)
 
     def _const(self, dtype: DType, value: Any) -> Tensor:
@@ -401,7 +394,7 @@ class Tensor(
         >>> Tensor([1, 2]).to("PYTHON").device
         'PYTHON'
         """
-        place = _canonical(device) or Device.DEFAULT
+        place = canonical_place(device) or Device.DEFAULT
         if place == self._device or (self._device is None and self.uop.device is None and place == Device.DEFAULT):
             return self
         if self.uop.device is None:
@@ -492,68 +485,6 @@ class Tensor(
             raise TypeError(f"a {self.dtype.name} tensor is no index")
         return int(self.item())
 
-    # --- assignment ---
-
-    def assign(self, x: Any) -> Tensor:
-        """Write `x` (broadcast to this shape, of this dtype) into this tensor's storage, when it is realized;
-        returns it.
-
-        Views of the same storage see the new values; what was computed from the old ones keeps them.
-
-        >>> x = Tensor([1.0, 2.0])
-        >>> x.assign(x * 10).tolist()
-        [10.0, 20.0]
-        """
-        value = x if isinstance(x, Tensor) else self.ufix(x)
-        if value.dtype is not self.dtype:
-            raise TypeError(f"assign: {value.dtype.name} values for a {self.dtype.name} tensor; cast them first")
-        if value.shape != self.shape:
-            if broadcast_shape(self.shape, value.shape, what="assign") != self.shape:
-                raise ValueError(f"assign: values of shape {value.shape} do not fit a tensor of shape {self.shape}")
-            value = value._broadcast_to(self.shape)
-        if value._device is not None and self._device is not None and value._device != self._device:
-            value = value.to(self._device)
-        if value.uop is self.uop:
-            return self
-        if is_only_view(self) or not make_writable(self):  # nobody else looks at it: memory of its own will do
-            self._own_storage(value.uop)
-        else:
-            self._write(self.uop, value.uop)
-        return self
-
-    def _own_storage(self, value: UOp | None = None) -> Tensor:
-        """Give this tensor storage of its own, filled with `value` (default: with what it holds now)."""
-        value = self.uop if value is None else value
-        if not GRAD.value and value.dtype.kind == "f":
-            value = value.detach()
-        if value.dtype.weak:
-            value = value.cast(strong(value.dtype))
-        self._device, self._history = self.device, None
-        if isinstance(self._device, tuple):
-            view = storage_like(self.uop, value, self._device)
-        else:
-            flat = UOp.new_buffer(self._device, elements(value.shape), value.dtype)
-            view = view_flat(flat, value.shape)
-        self.uop = view.after(view.store(value))
-        note_assignment(self.uop)
-        return self
-
-    def _write(self, view: UOp, value: UOp) -> None:
-        """Store `value` at `view`, a view of this tensor's storage; this tensor and other views follow."""
-        if not GRAD.value and value.dtype.kind == "f":
-            value = value.detach()
-        view, value = below_bitcasts(view, value)
-        advance(storage_base(view), view.store(value))
-
-    def _kernel_target(self) -> Tensor:
-        """Whole storage in its own order for a kernel to write: this tensor, or a copy of the part it shows."""
-        if not make_writable(self):
-            self._own_storage()
-        u = self.uop
-        while u.op is Ops.RESHAPE:
-            u = u.src[0]
-        return self if u.op in (Ops.BUFFER, Ops.AFTER) or is_sharded_storage(u) else self.clone()
-
 
 def recorded(uop: UOp, device: DeviceLike | None) -> Tensor:
     """The result of an operation as a tensor. Where GRAD is 0 it stands under a DETACH, the only one of its graph:
@@ -563,43 +494,6 @@ def recorded(uop: UOp, device: DeviceLike | None) -> Tensor:
         uop = uop if below == uop.src else uop.with_src(below)
         uop = uop.detach() if uop.dtype.kind == "f" else uop
     return Tensor._new(uop, device)
-
-
-# ---------------------------------------------------------------------------------------------------- devices
-
-
-def _canonical(device: DeviceLike | None) -> DeviceLike | None:
-    if device is None:
-        return None
-    if is_memory_only(device):
-        _memory_only_seen.add(device[:3])
-    return tuple([canonical(d) for d in device]) if isinstance(device, (tuple, list)) else canonical(device)
-
-
-_memory_only_seen: set[str] = set()  # empty: no operation needs to ask where its operands lie
-
-
-def _where_kernels_run(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """`tensors`, with those on devices that run no kernels (NPY, DISK) copied to the one of the others, else the
-    default one."""
-    if not any(is_memory_only(t._device) for t in tensors):
-        return tensors
-    places = [t._device for t in tensors if t._device is not None and not is_memory_only(t._device)]
-    place = places[0] if places else Device.DEFAULT
-    return tuple([t.to(place) if is_memory_only(t._device) else t for t in tensors])
-
-
-def _common_device(what: str, tensors: Iterable[Tensor]) -> DeviceLike | None:
-    found = {t._device for t in tensors if t._device is not None}
-    if len(found) > 1:
-        # A constant follows what it meets.
-        real = {t._device for t in tensors if t._device is not None and t.uop.device is not None}
-        if len(real) > 1:
-            raise ValueError(
-                f"{what}: operands lie on {' and '.join(sorted(map(str, real)))}; move one with .to(device) first"
-            )
-        found = real or found
-    return next(iter(found), None)
 
 
 # ---------------------------------------------------------------------------------------------------- the user's line

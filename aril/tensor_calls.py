@@ -13,7 +13,7 @@ from aril.schedule.shard import is_sharded_storage
 from aril.tensor_memory import alive, is_storage_view, realize
 from aril.uop import UOp
 from aril.uop.function import FunctionArg, call
-from aril.uop.node import toposort
+from aril.uop.order import toposort
 
 
 class CallsMixin:

@@ -8,6 +8,7 @@ from typing import Any
 from aril.dtype import DTypeLike, dtypes, promote, strong, to_dtype
 from aril.mixin.base import shape_arg
 from aril.tensor_memory import elements, working_device
+from aril.tensor_places import canonical_place
 from aril.uop import UOp
 from aril.uop.node import view_flat
 
@@ -19,9 +20,9 @@ class CreationMixin:
 
     @classmethod
     def _of(cls, uop: UOp, device: Any) -> Any:
-        from aril.tensor import Tensor, _canonical
+        from aril.tensor import Tensor
 
-        return Tensor._new(uop, _canonical(device))
+        return Tensor._new(uop, canonical_place(device))
 
     @classmethod
     def full(cls, shape: Any, fill_value: Any, dtype: DTypeLike | None = None, device: Any = None) -> Any:
@@ -66,10 +67,9 @@ class CreationMixin:
         (2, 3)
         """
         from aril.device import Device
-        from aril.tensor import _canonical
 
         dims = shape_arg(shape)
-        place = _canonical(device) or Device.DEFAULT
+        place = canonical_place(device) or Device.DEFAULT
         if isinstance(place, tuple):
             from aril.tensor_shard import storage_on_each
 
@@ -234,10 +234,9 @@ class CreationMixin:
         [0.0, 1.0, 2.0]
         """
         from aril.device import Buffer, Device
-        from aril.tensor import _canonical
 
         kind, dims = to_dtype(dtype or dtypes.default_float()), tuple(shape)
-        place = _canonical(device) or Device.DEFAULT
+        place = canonical_place(device) or Device.DEFAULT
         n = math.prod(dims)
         flat = UOp.new_buffer(place, n, kind)
         flat.storage = Buffer(place, n, kind, opaque=address, external=owner if owner is not None else address)

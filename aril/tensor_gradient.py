@@ -12,7 +12,7 @@ from aril.autograd import gradient as differentiate
 from aril.tensor_memory import alive, has_older_state, is_storage_view, with_history
 from aril.uop import UOp
 from aril.uop.args import is_memory_only
-from aril.uop.node import toposort
+from aril.uop.order import toposort
 
 
 class GradientMixin:

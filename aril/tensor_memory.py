@@ -21,7 +21,8 @@ from aril.ops import OpGroup, Ops
 from aril.schedule.shard import is_sharded_storage, memory_of
 from aril.uop import UOp
 from aril.uop.args import is_memory_only
-from aril.uop.node import toposort, view_flat
+from aril.uop.node import view_flat
+from aril.uop.order import toposort
 
 if TYPE_CHECKING:
     from aril.tensor import Tensor

@@ -22,6 +22,7 @@ from aril.forks import renewed_in_child
 from aril.mixin.base import shape_arg
 from aril.ops import Ops
 from aril.tensor_memory import working_device
+from aril.tensor_places import canonical_place
 from aril.uop import UOp
 
 _CAPTURED = 1 << 63
@@ -160,12 +161,12 @@ class RandomMixin:
     def _words(cls, shape: tuple[int, ...], device: Any) -> Any:
         """64 random bits for each element."""
         from aril.device import Device
-        from aril.tensor import Tensor, _canonical
+        from aril.tensor import Tensor
 
         for d in shape:
             if not isinstance(d, int) or d < 0:
                 raise ValueError(f"random: the shape consists of integers of at least 0, not {shape}")
-        place = _canonical(device) or Device.DEFAULT
+        place = canonical_place(device) or Device.DEFAULT
         n = math.prod(shape)
         examples = math.prod([m.size for m in _maps.open if m.randomness == "different"])
         state = _stream.draw(n * examples, place)

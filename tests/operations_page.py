@@ -66,7 +66,9 @@ everywhere.
 
 _TITLES = {
     "aril.mixin.base": "Shape and type",
-    "aril.mixin.functions": "Functions of analysis and activations",
+    "aril.mixin.functions": "Functions of analysis",
+    "aril.mixin.activations": "Activations",
+    "aril.mixin.joining": "Joining",
     "aril.mixin.image": "Products in the layout of images",
     "aril.tensor_indexing": "Indexing by values",
     "aril.tensor_interop": "Values for others",

@@ -14,7 +14,7 @@ from aril.device import host_memory
 from aril.dtype import DType, dtypes
 from aril.ops import OpGroup, Ops
 from aril.uop import UOp
-from aril.uop.node import toposort
+from aril.uop.order import toposort
 from aril.uop.shape import movement_arg
 
 NUMPY: dict[DType, Any] = {

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aril.config import Context
-from aril.device import Buffer, CompiledKernel, Device, DeviceError, DeviceSpec, GlobalCounters, canonical, parse_spec
+from aril.counters import GlobalCounters
+from aril.device import Buffer, CompiledKernel, Device, DeviceError, DeviceSpec, canonical, parse_spec
 from aril.dtype import dtypes
 
 

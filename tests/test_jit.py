@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from aril import Context, Tensor, Variable, jit, nn
-from aril.device import GlobalCounters
+from aril.counters import GlobalCounters
 from aril.jit import JitError
 
 CALLS = 5

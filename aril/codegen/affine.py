@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from aril.dtype import dtypes
 from aril.ops import Ops
-from aril.uop.node import UOp, toposort
+from aril.uop.node import UOp
+from aril.uop.order import toposort
 
 LINEAR_OPS = frozenset({Ops.ADD, Ops.SUB, Ops.MUL, Ops.NEG})
 

@@ -9,7 +9,8 @@ from aril.dtype import DType, dtypes, strong
 from aril.ops import OpGroup, Ops
 from aril.renderer.base import Renderer
 from aril.uop.args import AddrSpace
-from aril.uop.node import UOp, use_counts
+from aril.uop.node import UOp
+from aril.uop.order import use_counts
 from aril.uop.pattern import Pat, Rules
 from aril.uop.rewrite import rewrite
 

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aril.config import DEBUG, NAN_CHECK, NO_COLOR, PROFILE, VALIDATE_WITH_CPU
-from aril.device import Buffer, Device, GlobalCounters, readable_size
+from aril.counters import GlobalCounters
+from aril.device import Buffer, Device, readable_size
 from aril.engine import profile
 from aril.engine.compile import SETTINGS, Loaded, evaluate, load_kernels
 from aril.engine.lock import locked

@@ -15,7 +15,8 @@ from operator import itemgetter
 from typing import Any
 
 from aril.config import DEBUG, JIT, NAN_CHECK, PROFILE
-from aril.device import Buffer, Device, GlobalCounters, readable_size
+from aril.counters import GlobalCounters
+from aril.device import Buffer, Device, readable_size
 from aril.dtype import dtypes
 from aril.engine import profile
 from aril.engine.commands import ring_of, span_of, submission, variables_of

@@ -10,13 +10,13 @@ import math
 from typing import Any, Self
 
 from aril.dtype import DTypeLike, accumulator, dtypes, promote, to_dtype
+from aril.mixin.activations import ActivationMixin
 from aril.mixin.base import broadcast_shape, dim_prod, same, to_pair
-from aril.mixin.functions import MathMixin
 from aril.mixin.notation import parse_einsum
 from aril.ops import Ops
 
 
-class ContractMixin(MathMixin):
+class ContractMixin(ActivationMixin):
     """Types: operands are promoted; low-precision floats are multiplied and summed in float32 and rounded back once,
     small integers are summed in (and returned as) the type `accumulator` names. `dtype` asks for another."""
 

@@ -1,4 +1,4 @@
-"""Elementwise operations: arithmetic, bits, and the operators of Python.
+"""Elementwise operations: arithmetic and bits.
 
 Operands broadcast as in NumPy and are promoted as `aril.dtype.promote` says; Python scalars take the type of what
 they meet.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Self
 
 from aril.dtype import DType, dtypes, promote
-from aril.mixin.comparison import ComparisonMixin, operator
+from aril.mixin.comparison import ComparisonMixin
 from aril.ops import Ops
 
 
@@ -436,106 +436,6 @@ class ElementwiseMixin(ComparisonMixin):
                 else inside.where(a._alu(op, b.minimum(last)), 0)
             )
         return inside.where(a._alu(op, b.minimum(last)), 0)
-
-    # --- operators ---
-
-    @operator
-    def __add__(self, x: Any) -> Self:
-        return self._binary(Ops.ADD, x)
-
-    @operator
-    def __radd__(self, x: Any) -> Self:
-        return self._binary(Ops.ADD, x, True)
-
-    @operator
-    def __sub__(self, x: Any) -> Self:
-        return self.sub(x)
-
-    @operator
-    def __rsub__(self, x: Any) -> Self:
-        return self.sub(x, True)
-
-    @operator
-    def __mul__(self, x: Any) -> Self:
-        return self._binary(Ops.MUL, x)
-
-    @operator
-    def __rmul__(self, x: Any) -> Self:
-        return self._binary(Ops.MUL, x, True)
-
-    @operator
-    def __truediv__(self, x: Any) -> Self:
-        return self.div(x)
-
-    @operator
-    def __rtruediv__(self, x: Any) -> Self:
-        return self.div(x, True)
-
-    @operator
-    def __floordiv__(self, x: Any) -> Self:
-        return self.floordiv(x)
-
-    @operator
-    def __rfloordiv__(self, x: Any) -> Self:
-        return self.floordiv(x, True)
-
-    @operator
-    def __mod__(self, x: Any) -> Self:
-        return self.mod(x)
-
-    @operator
-    def __rmod__(self, x: Any) -> Self:
-        return self.mod(x, True)
-
-    @operator
-    def __pow__(self, x: Any) -> Self:
-        return self.pow(x)
-
-    @operator
-    def __rpow__(self, x: Any) -> Self:
-        return self.pow(x, True)
-
-    @operator
-    def __and__(self, x: Any) -> Self:
-        return self._bits(Ops.AND, x)
-
-    @operator
-    def __or__(self, x: Any) -> Self:
-        return self._bits(Ops.OR, x)
-
-    @operator
-    def __xor__(self, x: Any) -> Self:
-        return self._bits(Ops.XOR, x)
-
-    __rand__, __ror__, __rxor__ = __and__, __or__, __xor__
-
-    @operator
-    def __lshift__(self, x: Any) -> Self:
-        return self._shift(Ops.SHL, x, False)
-
-    @operator
-    def __rlshift__(self, x: Any) -> Self:
-        return self._shift(Ops.SHL, x, True)
-
-    @operator
-    def __rshift__(self, x: Any) -> Self:
-        return self._shift(Ops.SHR, x, False)
-
-    @operator
-    def __rrshift__(self, x: Any) -> Self:
-        return self._shift(Ops.SHR, x, True)
-
-    def __neg__(self) -> Self:
-        return self.neg()
-
-    def __pos__(self) -> Self:
-        return self
-
-    def __invert__(self) -> Self:
-        return self.bitwise_not()
-
-    def __abs__(self) -> Self:
-        return self.abs()
 
 
 def _integer(x: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Functions of analysis and activations, composed of a few elementwise nodes so that they differentiate and fuse.
+"""Functions of analysis, composed of a few elementwise nodes so that they differentiate and fuse.
 
 Low-precision floats are computed in float32 and rounded once. Sources of the formulas stand beside them.
 """
@@ -22,7 +22,7 @@ _HALF_PI = {
 }
 
 
-def _in_wide_float(f: Callable[..., Any]) -> Callable[..., Any]:
+def in_wide_float(f: Callable[..., Any]) -> Callable[..., Any]:
     """Integers come in as the default float, low precision is computed in float32 and rounded back once."""
 
     @wraps(f)
@@ -74,7 +74,7 @@ class MathMixin(ReduceMixin):
         """
         return self._floating()._alu(Ops.LOG2)
 
-    @_in_wide_float
+    @in_wide_float
     def exp(self) -> Self:
         """e ** self, as 2 ** (self * log2(e)).
 
@@ -83,7 +83,7 @@ class MathMixin(ReduceMixin):
         """
         return self._alu(Ops.MUL, self.const_like(1 / math.log(2)))._alu(Ops.EXP2)
 
-    @_in_wide_float
+    @in_wide_float
     def log(self) -> Self:
         """The natural logarithm.
 
@@ -92,7 +92,7 @@ class MathMixin(ReduceMixin):
         """
         return self._alu(Ops.LOG2)._alu(Ops.MUL, self.const_like(math.log(2)))
 
-    @_in_wide_float
+    @in_wide_float
     def log10(self) -> Self:
         """The logarithm to base 10.
 
@@ -101,7 +101,7 @@ class MathMixin(ReduceMixin):
         """
         return self._alu(Ops.LOG2)._alu(Ops.MUL, self.const_like(math.log10(2)))
 
-    @_in_wide_float
+    @in_wide_float
     def expm1(self) -> Self:
         """exp(self) - 1 without cancellation: its Taylor series near zero, the difference elsewhere.
 
@@ -114,7 +114,7 @@ class MathMixin(ReduceMixin):
         series = _horner(x, [1 / math.factorial(k) for k in range(terms, 0, -1)]) * x
         return small.where(series, self.exp() - 1.0)
 
-    @_in_wide_float
+    @in_wide_float
     def log1p(self) -> Self:
         """log(1 + self) without cancellation.
 
@@ -134,7 +134,7 @@ class MathMixin(ReduceMixin):
         ratio = plain.where(self.const_like(0), self) / plain.where(u.const_like(1), u - 1.0)
         return small.where(series, u.log() * plain.where(u.const_like(1), ratio))
 
-    @_in_wide_float
+    @in_wide_float
     def logaddexp(self, other: Any) -> Self:
         """log(exp(self) + exp(other)), without overflow.
 
@@ -158,7 +158,7 @@ class MathMixin(ReduceMixin):
         """
         return self._floating()._alu(Ops.SIN)
 
-    @_in_wide_float
+    @in_wide_float
     def cos(self) -> Self:
         """The cosine of radians: the sine of the distance to the nearest zero where it can be had to all digits (|x| to
         6,000 in float32, 1,600,000 in float64), 1 - 2 sin(x/2)**2 elsewhere; one sine is computed.
@@ -178,7 +178,7 @@ class MathMixin(ReduceMixin):
         s = near.where(distance * -side, self * 0.5)._alu(Ops.SIN)
         return near.where(s, 1.0 - s * s * 2.0)
 
-    @_in_wide_float
+    @in_wide_float
     def tan(self) -> Self:
         """The tangent of radians.
 
@@ -187,7 +187,7 @@ class MathMixin(ReduceMixin):
         """
         return self.sin() / self.cos()
 
-    @_in_wide_float
+    @in_wide_float
     def atan(self) -> Self:
         """The angle in -pi/2..pi/2 whose tangent this is.
 
@@ -209,7 +209,7 @@ class MathMixin(ReduceMixin):
         tiny = r < (1e-9 if self.dtype is dtypes.float64 else 1e-5)
         return tiny.where(self, big.where(math.pi / 2 - angle, angle).copysign(self))
 
-    @_in_wide_float
+    @in_wide_float
     def asin(self) -> Self:
         """The angle in -pi/2..pi/2 whose sine this is; NaN beyond 1, where the derivative is infinite.
 
@@ -219,7 +219,7 @@ class MathMixin(ReduceMixin):
         outer, angle = self._half_angle()
         return outer.where(math.pi / 2 - angle * 2.0, angle).copysign(self)
 
-    @_in_wide_float
+    @in_wide_float
     def acos(self) -> Self:
         """The angle in 0..pi whose cosine this is; NaN beyond 1.
 
@@ -240,7 +240,7 @@ class MathMixin(ReduceMixin):
         fit = fits.ASIN_64 if self.dtype is dtypes.float64 else fits.ASIN_32
         return outer, _horner(outer.where(square, r * r), fit) * sine
 
-    @_in_wide_float
+    @in_wide_float
     def sinh(self) -> Self:
         """The hyperbolic sine: a fit of our own up to 1, (exp(|x|) - exp(-|x|)) / 2 beyond.
 
@@ -254,7 +254,7 @@ class MathMixin(ReduceMixin):
         half = inner.where(r.const_like(1), r)._half_exp()
         return inner.where(near, half - 0.25 / half).copysign(self)
 
-    @_in_wide_float
+    @in_wide_float
     def cosh(self) -> Self:
         """The hyperbolic cosine: a fit of our own up to 1, whose derivative does not cancel, (exp(|x|) + exp(-|x|)) / 2
         beyond.
@@ -274,7 +274,7 @@ class MathMixin(ReduceMixin):
         result does."""
         return (self - 1.0).exp() * (math.e / 2)
 
-    @_in_wide_float
+    @in_wide_float
     def tanh(self) -> Self:
         """The hyperbolic tangent: with m = exp(-2|x|) - 1, -m / (m + 2) with the sign of x.
 
@@ -284,7 +284,7 @@ class MathMixin(ReduceMixin):
         m = (self._magnitude() * -2.0).expm1()
         return (m / (m + 2.0)).neg().copysign(self)
 
-    @_in_wide_float
+    @in_wide_float
     def asinh(self) -> Self:
         """The inverse of `sinh`: log1p(r + r*r / (1 + sqrt(1 + r*r))) for r = |x|.
 
@@ -297,7 +297,7 @@ class MathMixin(ReduceMixin):
         near = (s + s * s / ((s * s + 1.0).sqrt() + 1.0)).log1p()
         return large.where(large.where(r, r.const_like(1)).log() + math.log(2), near).copysign(self)
 
-    @_in_wide_float
+    @in_wide_float
     def acosh(self) -> Self:
         """The inverse of `cosh` for values from 1; NaN below: log1p(t + sqrt(t) * sqrt(2 + t)) for t = x - 1.
 
@@ -311,7 +311,7 @@ class MathMixin(ReduceMixin):
         out = large.where(far, (s + s.sqrt() * (s + 2.0).sqrt()).log1p())
         return (t < 0).where(self.const_like(math.nan), out)
 
-    @_in_wide_float
+    @in_wide_float
     def atanh(self) -> Self:
         """The inverse of `tanh`; infinite at 1, NaN beyond: (log1p(x) - log1p(-x)) / 2.
 
@@ -320,7 +320,7 @@ class MathMixin(ReduceMixin):
         """
         return (self.log1p() - self.neg().log1p()) * 0.5
 
-    @_in_wide_float
+    @in_wide_float
     def erf(self) -> Self:
         """The error function, from fits of our own (`aril/mixin/fits.py`): x P(x*x) up to 1, 1 - exp(-x*x) Q(t) beyond.
 
@@ -346,197 +346,6 @@ class MathMixin(ReduceMixin):
     def _magnitude(self) -> Self:
         """|x| whose derivative at 0 is the one `copysign` undoes, for odd functions computed from the magnitude."""
         return self.signbit().where(self.neg(), self)
-
-    # --- activations ---
-
-    def relu(self) -> Self:
-        """max(x, 0), NaN staying NaN; the gradient at 0 is 0.
-
-        >>> Tensor([-2.0, 2.0]).relu().tolist()
-        [0.0, 2.0]
-        """
-        return self._alu(Ops.MAX, self.const_like(0))
-
-    def relu6(self) -> Self:
-        """min(max(x, 0), 6).
-
-        >>> Tensor([-2.0, 2.0, 9.0]).relu6().tolist()
-        [0.0, 2.0, 6.0]
-        """
-        return self.relu().minimum(6.0)
-
-    @_in_wide_float
-    def sigmoid(self) -> Self:
-        """1 / (1 + exp(-x)), from exp(-|x|) so that nothing overflows.
-
-        >>> Tensor([0.0]).sigmoid().tolist()
-        [0.5]
-        """
-        t = (self < 0).where(self, self.neg()).exp()  # not abs, which is flat at 0 where sigmoid is not
-        r = (t + 1.0).reciprocal()
-        return (self < 0).where(t * r, r)
-
-    @_in_wide_float
-    def logsigmoid(self) -> Self:
-        """log(sigmoid(x)).
-
-        >>> round(Tensor(0.0).logsigmoid().item(), 4)
-        -0.6931
-        """
-        return self.neg().softplus().neg()
-
-    @_in_wide_float
-    def silu(self) -> Self:
-        """x * sigmoid(x) (Elfwing et al. 2017).
-
-        >>> round(Tensor(1.0).silu().item(), 4)
-        0.7311
-        """
-        return self._gated(1.0)
-
-    def _gated(self, scale: float) -> Self:
-        """x * sigmoid(scale * x)."""
-        q = self._distance()
-        t = (q * -scale).exp()
-        return self.relu() - q * (t / (t + 1.0))
-
-    def _distance(self) -> Self:
-        """|x|, with the derivative -1 at 0, held where exp(-|x| / 2) has long been 0: what x times a gate falls short
-        of relu(x) is a product with it that neither overflows nor is infinity times 0."""
-        r = (self > 0).where(self, self.neg())
-        return r.minimum(2048.0 if self.dtype is dtypes.float64 else 256.0)
-
-    def swish(self) -> Self:
-        """The same as `silu`.
-
-        >>> round(Tensor(1.0).swish().item(), 4)
-        0.7311
-        """
-        return self.silu()
-
-    @_in_wide_float
-    def gelu(self, approximate: str = "none") -> Self:
-        """x times the normal distribution function (Hendrycks and Gimpel 2016); "tanh" uses their approximation.
-
-        >>> round(Tensor(1.0).gelu().item(), 4)
-        0.8413
-        """
-        if approximate not in ("none", "tanh"):
-            raise ValueError(f"gelu: approximate is 'none' or 'tanh', not {approximate!r}")
-        q = self._distance()
-        if approximate == "tanh":
-            t = ((q + q * q * q * 0.044715) * (-2 * math.sqrt(2 / math.pi))).exp()  # (1 - tanh(u)) / 2 from exp(-2 u)
-            return self.relu() - q * (t / (t + 1.0))
-        inner, near, tail = (q * math.sqrt(0.5))._erf_parts()
-        return self.relu() - q * (inner.where(1.0 - near, tail) * 0.5)
-
-    @_in_wide_float
-    def quick_gelu(self) -> Self:
-        """x * sigmoid(1.702 x).
-
-        >>> round(Tensor(1.0).quick_gelu().item(), 4)
-        0.8458
-        """
-        return self._gated(1.702)
-
-    @_in_wide_float
-    def softplus(self, beta: Any = 1.0) -> Self:
-        """log(1 + exp(beta * x)) / beta.
-
-        >>> round(Tensor(0.0).softplus().item(), 4)
-        0.6931
-        """
-        x = self * beta
-        return (x.maximum(0.0) + x._softplus_tail()) / beta
-
-    def _softplus_tail(self) -> Self:
-        """log(1 + exp(-|x|)), with the derivative 1/2 at 0: the one that the maximum of x and 0 leaves out there."""
-        return (self > 0).where(self.neg(), self).exp().log1p()
-
-    @_in_wide_float
-    def mish(self) -> Self:
-        """x * tanh(softplus(x)) (Misra 2019), whose gate is a quotient of polynomials in exp(-|x|).
-
-        >>> round(Tensor(1.0).mish().item(), 4)
-        0.8651
-        """
-        q = self._distance()
-        t = q.neg().exp()
-        square, positive = t * t, self > 0
-        missing = positive.where(square * 2.0, square + t * 2.0)
-        whole = positive.where(square * 2.0 + t * 2.0 + 1.0, square + t * 2.0 + 2.0)
-        return self.relu() - q * (missing / whole)
-
-    @_in_wide_float
-    def elu(self, alpha: Any = 1.0) -> Self:
-        """x above 0, alpha * (exp(x) - 1) below (Clevert et al. 2015).
-
-        >>> round(Tensor(-1.0).elu().item(), 4)
-        -0.6321
-        """
-        return (self > 0).where(self, (self > 0).where(0.0, self).expm1() * alpha)
-
-    @_in_wide_float
-    def celu(self, alpha: Any = 1.0) -> Self:
-        """max(x, 0) + min(alpha * (exp(x / alpha) - 1), 0).
-
-        >>> round(Tensor(-1.0).celu().item(), 4)
-        -0.6321
-        """
-        return (self > 0).where(self, ((self > 0).where(0.0, self) / alpha).expm1() * alpha)
-
-    @_in_wide_float
-    def selu(self, alpha: Any = 1.6732632423543772, gamma: Any = 1.0507009873554805) -> Self:
-        """gamma * elu(x, alpha) (Klambauer et al. 2017).
-
-        >>> round(Tensor(1.0).selu().item(), 4)
-        1.0507
-        """
-        return self.elu(alpha) * gamma
-
-    def leaky_relu(self, neg_slope: Any = 0.01) -> Self:
-        """x above 0, neg_slope * x elsewhere, the gradient at 0 too.
-
-        >>> Tensor([-2.0, 2.0]).leaky_relu(0.5).tolist()
-        [-1.0, 2.0]
-        """
-        return (self > 0).where(self, self * neg_slope)
-
-    def hardsigmoid(self, alpha: Any = 1 / 6, beta: Any = 0.5) -> Self:
-        """alpha * x + beta, kept within 0 and 1.
-
-        >>> Tensor([-4.0, 0.0, 4.0]).hardsigmoid().tolist()
-        [0.0, 0.5, 1.0]
-        """
-        return (self * alpha + beta).clamp(0.0, 1.0)
-
-    @_in_wide_float
-    def hardswish(self) -> Self:
-        """x * relu6(x + 3) / 6 (Howard et al. 2019).
-
-        >>> Tensor([-1.5, 0.0, 4.0]).hardswish().tolist()
-        [-0.375, 0.0, 4.0]
-        """
-        return self.maximum(-3.0) * ((self + 3.0).relu6() * (1 / 6))
-
-    def hardtanh(self, min_val: Any = -1.0, max_val: Any = 1.0) -> Self:
-        """x kept within `min_val` and `max_val`.
-
-        >>> Tensor([-4.0, 0.5, 4.0]).hardtanh().tolist()
-        [-1.0, 0.5, 1.0]
-        """
-        return self.clamp(min_val, max_val)
-
-    @_in_wide_float
-    def softsign(self) -> Self:
-        """x / (1 + |x|); from 1 on as 1 - 1 / (1 + |x|), whose derivative does not cancel.
-
-        >>> Tensor([-1.0, 3.0]).softsign().tolist()
-        [-0.5, 0.75]
-        """
-        r = self._magnitude()
-        inner, q = r < 1.0, (r + 1.0).reciprocal()
-        return inner.where(inner.where(r, r.const_like(0)) * q, 1.0 - q).copysign(self)
 
 
 def _horner(x: Any, coefficients: list[float]) -> Any:

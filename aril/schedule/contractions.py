@@ -12,7 +12,7 @@ import math
 from aril.ops import OpGroup, Ops
 from aril.schedule.fuse import concrete, numel
 from aril.uop import UOp
-from aril.uop.node import use_counts
+from aril.uop.order import use_counts
 from aril.uop.pattern import Pat, Rules, V
 from aril.uop.rewrite import rewrite
 from aril.uop.shape import expand, movement_arg, pad, permute, reduce, reshape, shear, split_symbolic

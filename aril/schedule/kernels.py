@@ -36,7 +36,8 @@ from aril.schedule.versions import keep_every_state, keep_states, keep_values
 from aril.uop import AddrSpace, KernelInfo, ParamArg, UOp
 from aril.uop.call import targets
 from aril.uop.exchange import Exchange
-from aril.uop.node import toposort, view_flat
+from aril.uop.node import view_flat
+from aril.uop.order import toposort
 from aril.uop.pattern import Pat, Rules
 from aril.uop.rewrite import rewrite
 

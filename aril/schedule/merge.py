@@ -13,7 +13,7 @@ from typing import Any
 from aril.ops import OpGroup, Ops
 from aril.schedule.fuse import SHORT_ROW, Fusion, concrete, nbytes, numel
 from aril.uop import UOp
-from aril.uop.node import toposort
+from aril.uop.order import toposort
 
 BUNDLED_ELEMENTS = 1 << 16  # larger nests that others wait for run where their operands are still in cache
 KERNEL_WEIGHT = 1000.0  # operations in a kernel of several values

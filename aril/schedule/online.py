@@ -17,7 +17,7 @@ from aril.ops import Ops
 from aril.schedule.fuse import ROW_BYTES, numel
 from aril.schedule.prepare import FEW_RESULTS, LONG_REDUCTION, PARTS
 from aril.uop import UOp, sint
-from aril.uop.node import use_counts
+from aril.uop.order import use_counts
 from aril.uop.pattern import Pat, Rules, V
 from aril.uop.rewrite import rewrite
 from aril.uop.shape import expand, pad, reduce, reshape, shrink

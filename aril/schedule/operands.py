@@ -13,7 +13,7 @@ from aril.schedule.fuse import is_contraction, is_leaf
 from aril.schedule.narrow import has_pairs, is_narrow
 from aril.schedule.prepare import inner_axis
 from aril.uop import UOp
-from aril.uop.node import use_counts
+from aril.uop.order import use_counts
 from aril.uop.pattern import Pat, Rules, V
 from aril.uop.rewrite import rewrite
 from aril.uop.shape import expand, pad, permute

@@ -20,7 +20,7 @@ from aril.schedule.fuse import is_contraction
 from aril.schedule.lower import ZERO, both, move_index
 from aril.uop import AxisType, UOp
 from aril.uop.linear import parse
-from aril.uop.node import use_counts
+from aril.uop.order import use_counts
 from aril.uop.pattern import Pat, Rules
 from aril.uop.rewrite import rewrite
 from aril.uop.shape import expand, pad, permute, reduce, reshape, shear, shrink

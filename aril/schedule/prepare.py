@@ -9,7 +9,8 @@ from typing import Any
 from aril.dtype import DType, dtypes
 from aril.ops import OpGroup, Ops
 from aril.uop import UOp
-from aril.uop.node import Shape, use_counts
+from aril.uop.node import Shape
+from aril.uop.order import use_counts
 from aril.uop.pattern import Pat, Rules, V
 from aril.uop.rewrite import rewrite
 from aril.uop.shape import expand, permute, reduce, reshape, shrink

@@ -5,19 +5,20 @@ Equal nodes are one object, so `is` compares graphs. Nothing here recurses over 
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import math
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from typing import Any, Union
 
-from aril.dtype import DType, PyScalar, dtypes, promote, strong, to_dtype, wrap
+from aril.dtype import DType, PyScalar, dtypes, strong, to_dtype, wrap
 from aril.forks import renewed_in_child
 from aril.mixin import OpMixin
 from aril.ops import OpGroup, Ops
 from aril.uop.args import AddrSpace, AxisType, ParamArg, RangeArg
+from aril.uop.derive import derive_digest, derive_dtype, derive_ranges, device_of
+from aril.uop.order import pending, toposort
 
 sint = Union[int, "UOp"]
 Shape = tuple[sint, ...]
@@ -105,7 +106,7 @@ class UOp(OpMixin):
         cls, op: Ops, src: tuple[UOp, ...] = (), arg: Any = None, dtype: DType | None = None, tag: Any = None
     ) -> UOp:
         if dtype is None:
-            dtype = _derive_dtype(op, src, arg)
+            dtype = derive_dtype(op, src, arg)
         if op is Ops.CONST:
             if dtype.kind == "f" and arg.__class__ is not float:
                 arg = float(arg)  # 1 == 1.0, yet a constant of a float type is a float
@@ -194,12 +195,7 @@ class UOp(OpMixin):
     def digest(self) -> bytes:
         """16 bytes naming the graph's structure, the same in every process. Storage is named by its argument."""
         if self._digest is None:
-            for u in _pending(self, "_digest"):
-                h = hashlib.blake2b(digest_size=16)
-                h.update(f"{u.op.name}|{u.dtype.name}|{u.arg!r}|{u.tag!r}|{len(u.src)}".encode())
-                for s in u.src:
-                    h.update(s._digest)
-                u._digest = h.digest()
+            _derive(self, "_digest", derive_digest)
         return self._digest  # type: ignore[no-any-return]
 
     # --- derived ---
@@ -207,32 +203,20 @@ class UOp(OpMixin):
     @property
     def shape(self) -> Shape:
         """The logical shape: ints, or expressions where a dimension is symbolic."""
-        known = self._shape
-        if known is None:
+        if self._shape is None:
             from aril.uop.shape import derive_shape
 
-            for s in self.src:
-                if s._shape is None:
-                    for u in _pending(self, "_shape"):
-                        u._shape = derive_shape(u)
-                    return self._shape  # type: ignore[no-any-return]
-            known = self._shape = derive_shape(self)
-        return known  # type: ignore[no-any-return]
+            _derive(self, "_shape", derive_shape)
+        return self._shape  # type: ignore[no-any-return]
 
     @property
     def bounds(self) -> tuple[Any, Any]:
         """(least, greatest) value an integer or bool expression can take; (-inf, inf) for floats."""
-        known = self._bounds
-        if known is None:
+        if self._bounds is None:
             from aril.uop.bounds import derive_bounds
 
-            for s in self.src:
-                if s._bounds is None:
-                    for u in _pending(self, "_bounds"):
-                        u._bounds = derive_bounds(u)
-                    return self._bounds  # type: ignore[no-any-return]
-            known = self._bounds = derive_bounds(self)
-        return known  # type: ignore[no-any-return]
+            _derive(self, "_bounds", derive_bounds)
+        return self._bounds  # type: ignore[no-any-return]
 
     @property
     def vmin(self) -> Any:
@@ -246,8 +230,7 @@ class UOp(OpMixin):
     def ranges(self) -> frozenset[UOp]:
         """The loops this value lies in: RANGE nodes it depends on that no REDUCE or END on the way has closed."""
         if self._live is None:
-            for u in _pending(self, "_live"):
-                u._live = _derive_ranges(u)
+            _derive(self, "_live", derive_ranges)
         return self._live  # type: ignore[no-any-return]
 
     @property
@@ -257,7 +240,7 @@ class UOp(OpMixin):
             stack = [self]
             while stack:
                 u = stack[-1]
-                waits_for, found = _device_of(u)
+                waits_for, found = device_of(u)
                 if waits_for is not None:
                     stack.append(waits_for)
                 else:
@@ -556,139 +539,14 @@ def _need_storable(dtype: DType, addrspace: AddrSpace | None) -> None:
         )
 
 
-def _derive_dtype(op: Ops, src: tuple[UOp, ...], arg: Any) -> DType:
-    rule = _DTYPE_RULES[op]
-    if rule is _first_dtype:
-        return src[0].dtype if src else dtypes.void
-    return rule(op, src, arg)
-
-
-def _first_dtype(op: Ops, src: tuple[UOp, ...], arg: Any) -> DType:
-    return src[0].dtype if src else dtypes.void
-
-
-def _widest_dtype(op: Ops, src: tuple[UOp, ...], arg: Any) -> DType:
-    values = src[1:] if op is Ops.WHERE else src
-    first = values[0].dtype
-    if len(values) == 1 or (first is values[1].dtype and len(values) == 2):
-        return first
-    return _meet([v.dtype for v in values if v.op is not Ops.Invalid] or [first])
-
-
-def _result_dtype(op: Ops, src: tuple[UOp, ...], arg: Any) -> DType:
-    t = src[0] if src[0].op is Ops.TUPLE else src[0].src[0]
-    return t.src[arg].dtype  # type: ignore[no-any-return]
-
-
-def _no_dtype(op: Ops, src: tuple[UOp, ...], arg: Any) -> DType:
-    raise TypeError(f"{op} needs a dtype: nothing in its sources decides it")
-
-
-def _dtype_rules() -> list[Callable[[Ops, tuple[UOp, ...], Any], DType]]:
-    """How the dtype of each operation comes about, by its number."""
-    out: dict[Ops, Callable[[Ops, tuple[UOp, ...], Any], DType]] = dict.fromkeys(Ops, _first_dtype)
-    out |= dict.fromkeys(OpGroup.ALU - {Ops.SHL, Ops.SHR} | {Ops.STACK}, _widest_dtype)
-    out |= dict.fromkeys((Ops.CONST, Ops.CAST, Ops.BITCAST, Ops.CUSTOM, Ops.CUSTOMI), _no_dtype)
-    out |= dict.fromkeys((Ops.PARAM, Ops.BUFFER), lambda op, src, arg: arg.dtype)
-    out |= {Ops.GETTUPLE: _result_dtype, Ops.GETADDR: lambda op, src, arg: dtypes.uint64}
-    out |= dict.fromkeys(OpGroup.VOID, lambda op, src, arg: dtypes.void)
-    out |= dict.fromkeys(OpGroup.COMPARISON, lambda op, src, arg: dtypes.bool)
-    return [out.get(n, _first_dtype) for n in range(max(Ops) + 1)]  # type: ignore[call-overload]
-
-
-_DTYPE_RULES = _dtype_rules()
-
-
-def _meet(kinds: list[DType]) -> DType:
-    """The type of an elementwise node: the one concrete type among its sources, or the promotion of weak ones."""
-    concrete = {k for k in kinds if not k.weak}
-    if len(concrete) == 1:
-        return concrete.pop()
-    return promote(*(concrete or kinds))
-
-
-def _derive_ranges(u: UOp) -> frozenset[UOp]:
-    if u.op is Ops.RANGE:
-        return frozenset((u,)).union(*[s._live for s in u.src])
-    if not u.src:
-        return frozenset()
-    live = u.src[0]._live
-    for s in u.src[1:]:
-        if s._live is not live and s._live:
-            live = live | s._live
-    if u.op is Ops.REDUCE or u.op is Ops.END:
-        closed = [s for s in u.src[1:] if s.op is Ops.RANGE]
-        return live.difference(closed) if closed else live  # type: ignore[no-any-return]
-    return live  # type: ignore[no-any-return]
-
-
-def _device_of(u: UOp) -> tuple[UOp | None, Any]:
-    """(a source whose device must be known first, None) or (None, the device of `u`: of its first source with one)."""
-    if u.op in OpGroup.STORAGE:
-        return None, u.arg.device
-    if u.op is Ops.COPY:
-        return None, u.arg
+def _derive(u: UOp, slot: str, rule: Callable[[UOp], Any]) -> None:
+    """Fill the cached `slot` of a node that lacks it, and of what lacks it below."""
     for s in u.src:
-        if s._device is False:
-            return s, None
-        if u.op is Ops.MSELECT:
-            return None, s._device[u.arg] if isinstance(s._device, tuple) else s._device
-        if s._device is not None and u.op is not Ops.MSTACK:
-            return None, s._device
-    return None, tuple([s._device for s in u.src]) if u.op is Ops.MSTACK else None
-
-
-def _pending(root: UOp, slot: str) -> Iterator[UOp]:
-    """The nodes below `root` whose cached `slot` is not known yet, sources first."""
-    stack: list[UOp] = [root]
-    while stack:
-        u = stack[-1]
-        if getattr(u, slot) is not None:
-            stack.pop()
-            continue
-        todo = [s for s in u.src if getattr(s, slot) is None]
-        if todo:
-            stack.extend(todo)
-        else:
-            stack.pop()
-            yield u
-
-
-def toposort(roots: Iterable[UOp], enter: Callable[[UOp], bool] | None = None) -> dict[UOp, None]:
-    """Nodes reachable from `roots`, sources first, each once; `enter` as in `UOp.toposort`."""
-    out: dict[UOp, None] = {}
-    stack: list[UOp | None] = list(roots)
-    stack.reverse()
-    pop, push = stack.pop, stack.append
-    while stack:
-        u = pop()
-        if u is None:  # all that the one below it needs is listed
-            u = pop()
-            out[u] = None  # type: ignore[index]
-        elif u not in out:
-            sources = u.src
-            if not sources or (enter is not None and not enter(u)):
-                out[u] = None
-                continue
-            push(u)
-            push(None)
-            if len(sources) == 1:
-                if sources[0] not in out:
-                    push(sources[0])
-            else:
-                for s in sources[::-1]:
-                    if s not in out:
-                        push(s)
-    return out
-
-
-def use_counts(order: Iterable[UOp]) -> dict[UOp, int]:
-    """How often each node is a source of the nodes of `order`; those that never are have no entry."""
-    out: dict[UOp, int] = {}
-    for u in order:
-        for s in u.src:
-            out[s] = out.get(s, 0) + 1
-    return out
+        if getattr(s, slot) is None:
+            for n in pending(u, slot):
+                setattr(n, slot, rule(n))
+            return
+    setattr(u, slot, rule(u))
 
 
 def _rebuild(rows: list[tuple[Any, ...]]) -> UOp:

@@ -13,7 +13,8 @@ from typing import Any
 from aril.dtype import DType, dtypes
 from aril.ops import OpGroup, Ops
 from aril.uop.args import AddrSpace, AxisType, Estimates, KernelInfo, ParamArg, RangeArg
-from aril.uop.node import _CHOSEN_DTYPE, UOp, use_counts
+from aril.uop.node import _CHOSEN_DTYPE, UOp
+from aril.uop.order import use_counts
 
 INLINE = 24  # graphs up to this many nodes, without sharing, are one expression
 

@@ -15,7 +15,8 @@ from typing import Any
 from aril.dtype import DType, dtypes, to_dtype
 from aril.ops import OpGroup, Ops
 from aril.uop.args import AddrSpace, AxisType, Estimates, KernelInfo, ParamArg, RangeArg
-from aril.uop.node import _CHOSEN_DTYPE, UOp, toposort
+from aril.uop.node import _CHOSEN_DTYPE, UOp
+from aril.uop.order import toposort
 
 MAX_NODES = 1 << 20
 MAX_SOURCES = 1 << 16  # of one node

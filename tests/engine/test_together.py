@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from aril import Context, Tensor, Variable
-from aril.device import GlobalCounters
+from aril.counters import GlobalCounters
 from aril.engine import profile, realize
 from aril.runtime import pool_ring
 from aril.runtime.pool import Pool

@@ -7,7 +7,8 @@ import os
 import numpy as np
 import pytest
 
-from aril.device import Buffer, Device, DeviceError, GlobalCounters
+from aril.counters import GlobalCounters
+from aril.device import Buffer, Device, DeviceError
 from aril.dtype import dtypes
 
 

@@ -1,6 +1,7 @@
 """The NULL device: no memory, no work, but counts."""
 
-from aril.device import Buffer, CompiledKernel, Device, GlobalCounters
+from aril.counters import GlobalCounters
+from aril.device import Buffer, CompiledKernel, Device
 from aril.dtype import dtypes
 
 
