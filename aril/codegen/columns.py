@@ -136,11 +136,7 @@ def _vectorise(plan: Plan, lane: Id, itemsize: int, sums: int, dense: bool) -> t
     if n > block:
         plan.do(Split(lane, block, "exact" if n % block == 0 else "overlap"), "tiles of vectors")
         lane = (*lane, 1)
-    if vectors > 1:
-        plan.do(Split(lane, lanes), "independent vectors")
-        plan.do(Upcast((*lane, 0)), "independent vectors")
-        lane = (*lane, 1)
-    plan.do(Vectorize(lane), "columns are contiguous")
+    plan.vectorise(lane, lanes, vectors, "columns are contiguous")
     return vectors, False
 
 

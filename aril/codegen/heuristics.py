@@ -327,13 +327,9 @@ def _vectorise_output(plan: Plan, index: int, lane: UOp, width: int) -> None:
     elif n != block:
         plan.do(Split(id, block, tail), "tiles of vectors")
         id = (*id, 1)
-    if copies > 1:
-        plan.do(Split(id, lanes), "independent vectors")
-        plan.do(Upcast((*id, 0)), "independent vectors")
-        id = (*id, 1)
-    plan.do(Vectorize(id), "contiguous for most accesses")
+    plan.vectorise(id, lanes, copies, "contiguous for most accesses")
     if tiled is not None:
-        _tile_copy(plan, index, tiled.arg.id, id, copies)
+        _tile_copy(plan, index, tiled.arg.id, (*id, 1) if copies > 1 else id, copies)
 
 
 def _line_copies(nest: Nest, lanes: int, n: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from aril.codegen.analysis import Nest, nest_of
-from aril.codegen.steps import Id, Step, StepError, loops_of
+from aril.codegen.steps import Id, Split, Step, StepError, Upcast, Vectorize, loops_of
 from aril.renderer.base import Renderer
 from aril.uop.args import KernelInfo
 from aril.uop.node import UOp
@@ -34,6 +34,14 @@ class Plan:
         self.sink = step.apply(self.sink)
         self.steps.append(step)
         self.reasons.append(why)
+
+    def vectorise(self, id: Id, lanes: int, vectors: int, why: str) -> None:
+        """All turns of the loop `id` at once: as `vectors` vectors of `lanes` each. Errors: StepError."""
+        if vectors > 1:
+            self.do(Split(id, lanes), "independent vectors")
+            self.do(Upcast((*id, 0)), "independent vectors")
+            id = (*id, 1)
+        self.do(Vectorize(id), why)
 
     def mark(self) -> tuple[UOp, int, dict[Id, Id]]:
         """Where the plan stands, for `undo`."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from aril.codegen.affine import linear, split_gate
 from aril.codegen.analysis import is_constant, length
 from aril.codegen.plan import Plan
-from aril.codegen.steps import Id, Split, Upcast, Vectorize
+from aril.codegen.steps import Id, Split, Vectorize
 from aril.ops import Ops
 from aril.uop.args import AxisType
 from aril.uop.node import UOp
@@ -58,11 +58,7 @@ def _vectorise(plan: Plan, id: Id, width: int) -> None:
     if not known or n != block:
         plan.do(Split(id, block, "exact" if known and not rest else "peel"), "tiles of columns")
         main = (*id, 1)
-    if copies > 1:
-        plan.do(Split(main, lanes), "independent vectors")
-        plan.do(Upcast((*main, 0)), "independent vectors")
-        main = (*main, 1)
-    plan.do(Vectorize(main), "columns of a row")
+    plan.vectorise(main, lanes, copies, "columns of a row")
     if copies > 1 and rest >= lanes:
         last = (*id, 2)
         if rest > lanes:

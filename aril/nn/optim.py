@@ -241,14 +241,14 @@ class Adam(Optimizer):
 
     def _update(self, i: int, p: Tensor, g: Tensor) -> list[Tensor]:
         old = p.detach()
-        moments, step = self._moments(i, old, self._decayed(old, g))
+        moments, step = self._moments(i, old, g)
         return [*moments, p.assign(old - self.lr.cast(p.dtype) * step)]
 
-    def _decayed(self, p: Tensor, g: Tensor) -> Tensor:
-        return g + self.weight_decay * p if self.weight_decay else g
-
     def _moments(self, i: int, p: Tensor, g: Tensor) -> tuple[list[Tensor], Tensor]:
-        """The moments, updated by this gradient, and the step they ask for."""
+        """The moments, updated by this gradient, and the step they ask for, weight decay included."""
+        return self._moments_of(i, p, g + self.weight_decay * p if self.weight_decay else g)
+
+    def _moments_of(self, i: int, p: Tensor, g: Tensor) -> tuple[list[Tensor], Tensor]:
         (beta1, beta2), (one, two) = self.betas, self.corrections
         m = beta1 * self.m[i] + (1.0 - beta1) * g
         v = beta2 * self.v[i] + (1.0 - beta2) * (g * g)
@@ -277,10 +277,9 @@ class AdamW(Adam):
     ) -> None:
         super().__init__(params, lr, betas, eps, weight_decay)
 
-    def _update(self, i: int, p: Tensor, g: Tensor) -> list[Tensor]:
-        old = p.detach()
-        moments, step = self._moments(i, old, g)
-        return [*moments, p.assign(old - self.lr.cast(p.dtype) * (step + self.weight_decay * old))]
+    def _moments(self, i: int, p: Tensor, g: Tensor) -> tuple[list[Tensor], Tensor]:
+        moments, step = self._moments_of(i, p, g)
+        return moments, step + self.weight_decay * p
 
 
 class LAMB(AdamW):
@@ -304,13 +303,10 @@ class LAMB(AdamW):
     ) -> None:
         super().__init__(params, lr, betas, eps, weight_decay)
 
-    def _update(self, i: int, p: Tensor, g: Tensor) -> list[Tensor]:
-        old = p.detach()
-        moments, step = self._moments(i, old, g)
-        step = step + self.weight_decay * old
-        size, length = _norm(old), _norm(step)
-        trust = ((size > 0) & (length > 0)).where(size / length, 1.0)
-        return [*moments, p.assign(old - self.lr.cast(p.dtype) * trust * step)]
+    def _moments(self, i: int, p: Tensor, g: Tensor) -> tuple[list[Tensor], Tensor]:
+        moments, step = super()._moments(i, p, g)
+        size, length = _norm(p), _norm(step)
+        return moments, ((size > 0) & (length > 0)).where(size / length, 1.0) * step
 
 
 class Muon(Optimizer):

@@ -115,6 +115,21 @@ out:
   ret void
 }
 
+; Run a record of at most one chunk, which is done then.
+define internal void @run_single(ptr %pool, ptr %rec, i1 %none, ptr %scratch) alwaysinline {
+entry:
+  br i1 %none, label %done, label %call
+call:
+  %fn = load ptr, ptr %rec, align 8
+  %argsp = getelementptr i8, ptr %rec, i64 {R_ARGS}
+  %args = load ptr, ptr %argsp, align 8
+  call void %fn(ptr %args, i64 0, ptr %scratch)
+  br label %done
+done:
+  call void @finish(ptr %pool, ptr %rec, i64 1)
+  ret void
+}
+
 ; Walk the batch as participant %index of %members. A round looks at the queues that are ours, then at the others. In
 ; a queue records start in order, as soon as what they wait for is done, whoever has chunks of earlier ones in hand.
 ; Records of one chunk are run by the queue's own participant: handing them around would cost more than they do. The
@@ -211,14 +226,7 @@ contend:
   %first = icmp eq i64 %took, 0
   br i1 %first, label %single, label %skip
 single:
-  br i1 %none, label %ownend, label %owncall
-owncall:
-  %ofn = load ptr, ptr %rec, align 8
-  %oargs = load ptr, ptr %argsp, align 8
-  call void %ofn(ptr %oargs, i64 0, ptr %scratch)
-  br label %ownend
-ownend:
-  call void @finish(ptr %pool, ptr %rec, i64 1)
+  call void @run_single(ptr %pool, ptr %rec, i1 %none, ptr %scratch)
   br label %advance
 other:
   br i1 %caller, label %untaken, label %skip
@@ -236,14 +244,7 @@ grab:
   %sfirst = icmp eq i64 %stook, 0
   br i1 %sfirst, label %stolen, label %skip
 stolen:
-  br i1 %none, label %stolenend, label %stolencall
-stolencall:
-  %sfn = load ptr, ptr %rec, align 8
-  %sargs = load ptr, ptr %argsp, align 8
-  call void %sfn(ptr %sargs, i64 0, ptr %scratch)
-  br label %stolenend
-stolenend:
-  call void @finish(ptr %pool, ptr %rec, i64 1)
+  call void @run_single(ptr %pool, ptr %rec, i1 %none, ptr %scratch)
   br label %advance
 peek:
   ; a look before the write: a late worker passes finished records without taking their lines from others
@@ -280,8 +281,8 @@ helped:
 skip:
   br label %advance
 advance:
-  %busy3 = phi i1 [true, %ownend], [%busy2, %stolenend], [true, %report], [%busy2, %skip]
-  %stole3 = phi i1 [%stole2, %ownend], [true, %stolenend], [%stole2, %report], [%stole2, %skip]
+  %busy3 = phi i1 [true, %single], [%busy2, %stolen], [true, %report], [%busy2, %skip]
+  %stole3 = phi i1 [%stole2, %single], [true, %stolen], [%stole2, %report], [%stole2, %skip]
   %rec1 = getelementptr i8, ptr %rec, i64 {RECORD_BYTES}
   br label %record
 blocked:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from aril.dtype import dtypes
 from aril.ops import OpGroup, Ops
@@ -171,7 +171,7 @@ def _split(chain: list[UOp], base: UOp) -> UOp | None:
         body = _by_taps(body, steps, len(body.shape) - len(base.shape))
     y = permute(body, (*[i for i in range(len(body.shape)) if i not in axes], *axes))
     y = reshape(y, (*base.shape, *[body.shape[a] for a in axes]))
-    return _together(top, y, steps, kept, (*sums, *range(len(base.shape), len(y.shape))), ())
+    return _Phases(top, y, steps, kept, (*sums, *range(len(base.shape), len(y.shape)))).together(())
 
 
 def _by_taps(body: UOp, steps: list[_Stepped], first: int) -> UOp:
@@ -251,72 +251,66 @@ def _ask_for(gates: list[UOp], p: UOp, k: UOp, scale: int, offset: int, step: in
     return bool(np.array_equal(asked, (at % step == 0) & (at >= 0) & (at < size * step)))
 
 
-def _together(
-    top: UOp,
-    terms: UOp,
-    steps: list[_Stepped],
-    kept: dict[int, int],
-    sums: tuple[int, ...],
-    remainders: tuple[int, ...],
-) -> UOp:
-    """The elements of `top` whose remainders begin with `remainders`: those of each next one, side by side."""
-    if len(remainders) == len(steps):
-        return _dense(top, terms, steps, kept, sums, remainders)
-    s = steps[len(remainders)]
-    most, axis = s.count(0), s.result
-    out: UOp | None = None
-    for r in reversed(range(s.step)):
-        part = _together(top, terms, steps, kept, sums, (*remainders, r))
-        shape = part.shape
-        part = pad(part, tuple([(0, most - d) if i == axis else (0, 0) for i, d in enumerate(shape)]))
-        part = reshape(part, (*shape[:axis], most, 1, *shape[axis + 1 :]))
-        part = pad(part, tuple([(r, s.step - 1 - r) if i == axis + 1 else (0, 0) for i in range(len(part.shape))]))
-        if out is None:
-            out = part
-            continue
-        number = reshape(UOp.iota(s.step), tuple([s.step if i == axis + 1 else 1 for i in range(len(part.shape))]))
-        mine = expand(number, part.shape) < r + 1
-        out = mine.where(part, out)
-    assert out is not None
-    shape = out.shape
-    out = reshape(out, (*shape[:axis], most * s.step, *shape[axis + 2 :]))
-    return shrink(out, tuple([(0, s.length) if i == axis else (0, d) for i, d in enumerate(out.shape)]))
+class _Phases(NamedTuple):
+    """A value that is made one remainder at a time: `top`, as sums over the axes `sums` of `terms`, whose axis
+    `kept[i]` is axis i of `top`; `steps` says how the other axes are read."""
 
+    top: UOp
+    terms: UOp
+    steps: list[_Stepped]
+    kept: dict[int, int]
+    sums: tuple[int, ...]
 
-def _dense(
-    top: UOp,
-    terms: UOp,
-    steps: list[_Stepped],
-    kept: dict[int, int],
-    sums: tuple[int, ...],
-    remainders: tuple[int, ...],
-) -> UOp:
-    """The elements of `top` with these remainders, as one sum over `terms` and the kernel's part."""
-    lengths = {s.result: s.count(r) for s, r in zip(steps, remainders, strict=True)}
-    shape = tuple([lengths.get(i, d) for i, d in enumerate(top.shape)])
-    if 0 in shape or any(not s.taps_of(r) for s, r in zip(steps, remainders, strict=True)):
-        return expand(reshape(UOp.const(top.dtype, 0), (1,) * len(shape)), shape)
-    y = terms
-    n = len(y.shape)
-    around = {s.axis: _padding(s, range(s.step)) for s in steps}  # the same for all, so that they share an operand
-    if all(_padding(s, range(r, r + 1)) == (0, 0) for s, r in zip(steps, remainders, strict=True)):
-        around = {s.axis: (0, 0) for s in steps}
-    y = pad(y, tuple([around.get(i, (0, 0)) for i in range(n)]))
-    for s, r in zip(steps, remainders, strict=True):
-        taps, (first, each, _, _) = s.taps_of(r), s.reads(r)
-        first += around[s.axis][0]
-        if len(taps) > 1:
-            y = _every(y, s.kernel, taps)
-            y = shear(y, s.axis, s.kernel, each, first, s.count(r))
-        else:
-            part = {s.kernel: (taps[0], 1), s.axis: (first, s.count(r))}
-            y = shrink(y, tuple([part.get(i, (0, d)) for i, d in enumerate(y.shape)]))
-    y = reduce(y, Ops.ADD, tuple([a for a in sums if y.shape[a] > 1]))
-    places = {**kept, **{s.result: s.axis for s in steps}}
-    y = permute(
-        y, (*[places[i] for i in range(len(shape)) if i in places], *[a for a in range(n) if a not in places.values()])
-    )
-    return reshape(y, shape)
+    def together(self, remainders: tuple[int, ...]) -> UOp:
+        """The elements of `top` whose remainders begin with `remainders`: those of each next one, side by side."""
+        if len(remainders) == len(self.steps):
+            return self._dense(remainders)
+        s = self.steps[len(remainders)]
+        most, axis = s.count(0), s.result
+        out: UOp | None = None
+        for r in reversed(range(s.step)):
+            part = self.together((*remainders, r))
+            shape = part.shape
+            part = pad(part, tuple([(0, most - d) if i == axis else (0, 0) for i, d in enumerate(shape)]))
+            part = reshape(part, (*shape[:axis], most, 1, *shape[axis + 1 :]))
+            part = pad(part, tuple([(r, s.step - 1 - r) if i == axis + 1 else (0, 0) for i in range(len(part.shape))]))
+            if out is None:
+                out = part
+                continue
+            number = reshape(UOp.iota(s.step), tuple([s.step if i == axis + 1 else 1 for i in range(len(part.shape))]))
+            mine = expand(number, part.shape) < r + 1
+            out = mine.where(part, out)
+        assert out is not None
+        shape = out.shape
+        out = reshape(out, (*shape[:axis], most * s.step, *shape[axis + 2 :]))
+        return shrink(out, tuple([(0, s.length) if i == axis else (0, d) for i, d in enumerate(out.shape)]))
+
+    def _dense(self, remainders: tuple[int, ...]) -> UOp:
+        """The elements of `top` with these remainders, as one sum over `terms` and the kernel's part."""
+        lengths = {s.result: s.count(r) for s, r in zip(self.steps, remainders, strict=True)}
+        shape = tuple([lengths.get(i, d) for i, d in enumerate(self.top.shape)])
+        if 0 in shape or any(not s.taps_of(r) for s, r in zip(self.steps, remainders, strict=True)):
+            return expand(reshape(UOp.const(self.top.dtype, 0), (1,) * len(shape)), shape)
+        y = self.terms
+        n = len(y.shape)
+        # the same for all remainders, so that they share an operand
+        around = {s.axis: _padding(s, range(s.step)) for s in self.steps}
+        if all(_padding(s, range(r, r + 1)) == (0, 0) for s, r in zip(self.steps, remainders, strict=True)):
+            around = {s.axis: (0, 0) for s in self.steps}
+        y = pad(y, tuple([around.get(i, (0, 0)) for i in range(n)]))
+        for s, r in zip(self.steps, remainders, strict=True):
+            taps, (first, each, _, _) = s.taps_of(r), s.reads(r)
+            first += around[s.axis][0]
+            if len(taps) > 1:
+                y = _every(y, s.kernel, taps)
+                y = shear(y, s.axis, s.kernel, each, first, s.count(r))
+            else:
+                part = {s.kernel: (taps[0], 1), s.axis: (first, s.count(r))}
+                y = shrink(y, tuple([part.get(i, (0, d)) for i, d in enumerate(y.shape)]))
+        y = reduce(y, Ops.ADD, tuple([a for a in self.sums if y.shape[a] > 1]))
+        places = {**self.kept, **{s.result: s.axis for s in self.steps}}
+        order = [places[i] for i in range(len(shape)) if i in places]
+        return reshape(permute(y, (*order, *[a for a in range(n) if a not in order])), shape)
 
 
 def _padding(s: _Stepped, remainders: range) -> tuple[int, int]:
