@@ -127,7 +127,6 @@ class OpGroup:
     ELEMENTWISE = ALU | {Ops.CAST, Ops.BITCAST}
     COMPARISON = frozenset({Ops.CMPLT, Ops.CMPNE, Ops.CMPEQ})
     COMMUTATIVE = frozenset({Ops.ADD, Ops.MUL, Ops.MAX, Ops.AND, Ops.OR, Ops.XOR, Ops.CMPNE, Ops.CMPEQ})
-    ASSOCIATIVE = frozenset({Ops.ADD, Ops.MUL, Ops.MAX, Ops.AND, Ops.OR, Ops.XOR})
     MOVEMENT = frozenset({Ops.RESHAPE, Ops.EXPAND, Ops.PERMUTE, Ops.PAD, Ops.SHRINK, Ops.FLIP, Ops.SHEAR})
     STORAGE = frozenset({Ops.PARAM, Ops.BUFFER})
     TRANSFER = frozenset({Ops.COPY, Ops.COLLECTIVE})  # whole storage moved, by no kernel

@@ -145,24 +145,12 @@ def _windows(a):
     return Tensor(shear(a.reshape(6, 1).expand(6, 3).uop, 0, 1, 1, 0, 4))
 
 
-@pytest.mark.parametrize("name", ELEMENTWISE)
-def test_elementwise_gradient_is_that_of_finite_differences(name):
-    check(*ELEMENTWISE[name])
+TABLES = {"elementwise": ELEMENTWISE, "reductions": REDUCTIONS, "movement": MOVEMENT, "networks": NETWORKS}
 
 
-@pytest.mark.parametrize("name", REDUCTIONS)
-def test_gradient_of_a_reduction_is_that_of_finite_differences(name):
-    check(*REDUCTIONS[name])
-
-
-@pytest.mark.parametrize("name", MOVEMENT)
-def test_gradient_of_movement_is_that_of_finite_differences(name):
-    check(*MOVEMENT[name])
-
-
-@pytest.mark.parametrize("name", NETWORKS)
-def test_gradient_of_a_layer_is_that_of_finite_differences(name):
-    check(*NETWORKS[name])
+@pytest.mark.parametrize(("table", "name"), [(t, name) for t, rows in TABLES.items() for name in rows])
+def test_a_gradient_is_that_of_finite_differences(table, name):
+    check(*TABLES[table][name])
 
 
 @pytest.mark.parametrize(
@@ -309,10 +297,10 @@ def test_an_operation_without_a_rule_is_named():
         gradient(odd, UOp.const(dtypes.float64, 1.0), [x.uop])
 
 
-@pytest.mark.parametrize("table", ["ELEMENTWISE", "REDUCTIONS", "MOVEMENT", "NETWORKS"])
+@pytest.mark.parametrize("table", TABLES)
 def test_compiled_gradients_are_those_of_the_evaluator(table):
     found, expected = [], []
-    for f, *at in globals()[table].values():
+    for f, *at in TABLES[table].values():
         leaves = [leaf(a) for a in at]
         out = f(*leaves)
         weights = leaf(np.random.default_rng(1).uniform(0.5, 1.5, tuple(out.shape)))

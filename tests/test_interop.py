@@ -16,21 +16,7 @@ import pytest
 from aril import Device, Tensor, dtypes, nn
 from aril.interop import _lent
 from aril.nn.state import get_state_dict
-
-KINDS = [
-    "bool",
-    "int8",
-    "uint8",
-    "int16",
-    "uint16",
-    "int32",
-    "uint32",
-    "int64",
-    "uint64",
-    "float16",
-    "float32",
-    "float64",
-]
+from tests.values import KINDS
 
 
 def sample(kind: str) -> np.ndarray:

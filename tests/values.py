@@ -13,6 +13,11 @@ from tests.reference import evaluate
 
 Value = Callable[[Any], np.ndarray]
 
+# the types that NumPy has as well
+KINDS = (
+    "bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64"
+)  # fmt: skip
+
 
 def of_graph(t: Tensor) -> np.ndarray:
     """The value by the reference evaluator; what has no NumPy type comes as float32, as from `numpy()`."""

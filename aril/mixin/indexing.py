@@ -75,9 +75,6 @@ class IndexingMixin(ResizeMixin):
         small = self.dtype.itemsize < 4 or self.dtype is dtypes.int32
         return self if self.dtype.weak else self.cast(dtypes.int32 if small else dtypes.int64)
 
-    def _take_checked(self, index: Self, what: str) -> Self:
-        return self._take(self._position(index, self.shape[0], what))
-
     def gather(self, dim: int, index: Self) -> Self:
         """out[.., i, ..] = x[.., index[.., i, ..], ..] along `dim`; the other axes of `index` are at most as long as
         here.

@@ -39,7 +39,6 @@ class Renderer:
     l2: int = 512 << 10
     l3: int = 4 << 20
     cores: int = 1
-    has_local: bool = False
     has_fma: bool = True
     pair_lanes: tuple[int, ...] = ()
     chunks_are_lanes: bool = False

@@ -15,6 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
+from aril.runtime.libc import libc
+
 PAGE = mmap.PAGESIZE
 SHT_PROGBITS, SHT_SYMTAB, SHT_RELA, SHT_NOBITS = 1, 2, 4, 8
 SHF_WRITE, SHF_ALLOC, SHF_EXECINSTR = 1, 2, 4
@@ -325,30 +327,20 @@ def _library(name: str | None) -> ctypes.CDLL:
     return ctypes.CDLL(name, use_errno=True)
 
 
-@lru_cache(maxsize=1)
-def _system() -> ctypes.CDLL:
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)
-    libc.mmap.restype = ctypes.c_void_p
-    libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
-    libc.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-    return libc
-
-
 def _mmap(size: int) -> int:
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-    address = _system().mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, flags, -1, 0)
+    address = libc().mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, flags, -1, 0)
     if address in (None, ctypes.c_void_p(-1).value):
         raise MemoryError(f"no memory for {size} bytes of code (errno {ctypes.get_errno()})")
     return int(address)
 
 
 def _munmap(base: int, size: int) -> None:
-    _system().munmap(base, size)
+    libc().munmap(base, size)
 
 
 def _protect(base: int, size: int, protection: int) -> None:
-    if size and _system().mprotect(base, size, protection) != 0:
+    if size and libc().mprotect(base, size, protection) != 0:
         raise OSError(ctypes.get_errno(), "the system refuses executable memory (mprotect)")
 
 

@@ -64,7 +64,6 @@ class Interpreter:
             uops = uops[0].src
         self.name, self.uops = name, tuple(uops)
         self._slot = {u: i for i, u in enumerate(self.uops)}
-        self._ranges: list[UOp] = []
         params = [u for u in self.uops if u.op is Ops.PARAM]
         self.params = sorted((u for u in params if not u.is_variable), key=lambda u: u.arg.slot)
         self.variables = sorted((u for u in params if u.is_variable), key=lambda u: u.arg.name)

@@ -15,6 +15,7 @@ from functools import lru_cache
 from aril.config import ALLOC_CACHE_LIMIT
 from aril.device import Allocator
 from aril.forks import renewed_in_child
+from aril.runtime.libc import libc
 from aril.runtime.target import read_line
 
 ALIGN = 64
@@ -114,16 +115,6 @@ class CPUAllocator(Allocator):
             self.mapped -= size
 
 
-@lru_cache(maxsize=1)
-def _libc() -> ctypes.CDLL:
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)
-    libc.mmap.restype = ctypes.c_void_p
-    libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
-    libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-    return libc
-
-
 def map_pages(nbytes: int) -> int:
     """The address of fresh zeroed pages; from 2 MiB on at a multiple of that, and in huge pages where the system can.
 
@@ -132,7 +123,7 @@ def map_pages(nbytes: int) -> int:
     spare = HUGE if nbytes >= HUGE else 0
     length = -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
     protection, flags = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-    address = _libc().mmap(None, length + spare, protection, flags, -1, 0)
+    address = libc().mmap(None, length + spare, protection, flags, -1, 0)
     if address in (None, ctypes.c_void_p(-1).value):
         raise MemoryError(f"mmap of {nbytes} bytes: {os.strerror(ctypes.get_errno())}")
     if not spare:
@@ -140,14 +131,14 @@ def map_pages(nbytes: int) -> int:
     start = -(-address // HUGE) * HUGE
     for at, size in ((address, start - address), (start + length, address + spare - start)):
         if size:
-            _libc().munmap(at, size)
-    _libc().madvise(start, length, _MADV_HUGEPAGE)  # a wish: an error changes nothing
+            libc().munmap(at, size)
+    libc().madvise(start, length, _MADV_HUGEPAGE)  # a wish: an error changes nothing
     return int(start)
 
 
 def unmap_pages(address: int, nbytes: int) -> None:
     """Give back the pages of `map_pages(nbytes)`."""
-    _libc().munmap(address & -mmap.PAGESIZE, -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE)
+    libc().munmap(address & -mmap.PAGESIZE, -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE)
 
 
 def available_memory() -> int:

@@ -53,7 +53,6 @@ class PythonRenderer(Renderer):
     vector_bytes: int = 64
     vector_registers: int = 32
     chunks_are_lanes: bool = True
-    has_local: bool = True
 
     def render(self, name: str, uops: Sequence[UOp], nbufs: int | None = None) -> str:
         """A listing to read, and below it the program itself in text: what `PythonDevice.load` takes, encoded."""

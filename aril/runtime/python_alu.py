@@ -42,11 +42,6 @@ def storage_type(dtype: DType) -> type[np.generic]:
     return _NATIVE.get(dtype) or _UNSIGNED[dtype.itemsize]
 
 
-def is_packed(dtype: DType) -> bool:
-    """True where memory and register form differ."""
-    return dtype not in _NATIVE
-
-
 # --------------------------------------------------------------------------------------------------- small formats
 
 

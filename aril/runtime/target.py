@@ -17,8 +17,6 @@ from aril.config import CPU_TARGET, NUM_CPU_THREADS
 # cpuinfo's spelling of the features code generation asks about, x86-64 then AArch64.
 _FMA = frozenset({"fma", "asimd"})
 _F16_CONVERT = frozenset({"f16c", "fphp"})
-_F16_ARITHMETIC = frozenset({"avx512_fp16", "asimdhp"})
-_BF16 = frozenset({"avx512_bf16", "avx_ne_convert", "bf16"})
 # Ice Lake, Zen 4 and later: there 512-bit instructions no longer lower the clock much.
 _GOOD_AVX512 = frozenset({"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vbmi2"})
 # What each level of the x86-64 psABI lacks, by the beginnings of names that cpuinfo and LLVM have in common.
@@ -58,15 +56,6 @@ class HostTarget:
     @property
     def has_f16_conversion(self) -> bool:
         return not _F16_CONVERT.isdisjoint(self.flags)
-
-    @property
-    def has_f16_arithmetic(self) -> bool:
-        return not _F16_ARITHMETIC.isdisjoint(self.flags)
-
-    @property
-    def has_bf16(self) -> bool:
-        """Whether it converts between float32 and bfloat16 in one instruction."""
-        return not _BF16.isdisjoint(self.flags)
 
     @property
     def has_bf16_pairs(self) -> bool:

@@ -17,14 +17,6 @@ from aril.runtime.pool import Pool
 from aril.runtime.pool_ir import Q_END, Q_FIRST, QUEUE_BYTES, QUEUES, R_LEFT, R_WAIT_COUNT, R_WAITS, RECORD_BYTES
 
 
-@pytest.fixture(params=[1, 2, 3, 5])
-def threads(request, monkeypatch):
-    pool = Pool(request.param)
-    monkeypatch.setattr(pool_ring, "shared_pool", lambda: pool)
-    yield request.param
-    pool.close()
-
-
 def only_segment(f: Any) -> Segment:
     """The one native call that a capture is."""
     (segment,) = f.captured.batch.segments

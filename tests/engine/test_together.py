@@ -14,14 +14,6 @@ from aril.runtime.pool import Pool
 DEVICES = ("CPU", "CPU:1")
 
 
-@pytest.fixture(params=[1, 2, 3, 5])
-def threads(request, monkeypatch):
-    pool = Pool(request.param)
-    monkeypatch.setattr(pool_ring, "shared_pool", lambda: pool)
-    yield request.param
-    pool.close()
-
-
 @pytest.fixture
 def batches(monkeypatch):
     """The executables that ran as one batch."""

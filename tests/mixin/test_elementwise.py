@@ -9,7 +9,7 @@ import pytest
 
 from aril import Tensor, dtypes
 from aril.ops import Ops
-from tests.values import both, check
+from tests.values import KINDS, both, check
 
 RNG = np.random.default_rng(1)
 SPECIAL = np.array([0.0, -0.0, 1.5, -2.5, 3.0, 0.5, -0.5, np.inf, -np.inf, np.nan, 1e30, -7.25], np.float32)
@@ -262,26 +262,10 @@ def test_broadcasting(value):
 
 
 @both
-@pytest.mark.parametrize(
-    "source",
-    ["bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64"],
-)
+@pytest.mark.parametrize("source", KINDS)
 def test_casts_between_all_types(value, source):
     x = np.array([0, 1, 2, 3, 100, 7]).astype(source)
-    for target in (
-        "bool",
-        "int8",
-        "uint8",
-        "int16",
-        "uint16",
-        "int32",
-        "uint32",
-        "int64",
-        "uint64",
-        "float16",
-        "float32",
-        "float64",
-    ):
+    for target in KINDS:
         check(value, Tensor(x).cast(target), x.astype(target))
 
 

@@ -23,18 +23,24 @@ def network():
     ]  # fmt: skip
 
 
+def stepper(net, optimizer, capture):
+    """One step of training as a function of a batch."""
+
+    def step(x, y):
+        optimizer.zero_grad()
+        loss = x.sequential(net).sparse_categorical_crossentropy(y)
+        loss.backward()
+        optimizer.step()
+        return loss.realize()
+
+    return jit(step) if capture else step
+
+
 def train(net, capture, optimizer=nn.optim.Adam):
     adam = optimizer(nn.state.get_parameters(net), lr=0.01)
     schedule = nn.schedules.Schedule(adam, nn.schedules.step_decay(0.01, 2, 0.5))
 
-    def step(x, y):
-        adam.zero_grad()
-        loss = x.sequential(net).sparse_categorical_crossentropy(y)
-        loss.backward()
-        adam.step()
-        return loss.realize()
-
-    step = jit(step) if capture else step
+    step = stepper(net, adam, capture)
     losses = []
     with Context(TRAINING=1):
         for x in X:
@@ -86,19 +92,12 @@ def test_nothing_grows_from_step_to_step(capture):
     net = [nn.Linear(6, 8), nn.BatchNorm(8), Tensor.relu, lambda t: t.dropout(0.2), nn.Linear(8, 3)]
     adam = nn.optim.Adam(nn.state.get_parameters(net), lr=0.01)
 
-    def step(x, y):
-        adam.zero_grad()
-        loss = x.sequential(net).sparse_categorical_crossentropy(y)
-        loss.backward()
-        adam.step()
-        return loss.realize()
-
     def held():
         caches = (schedule._CACHE, compile._loaded, realize._by_identity, tensor_memory._live)
         gc.collect()
         return live_nodes(), GlobalCounters.mem_used, *[len(c) for c in caches]
 
-    run = jit(step) if capture else step
+    run = stepper(net, adam, capture)
     with Context(TRAINING=1):
         for i in range(80):
             run(Tensor(RNG.normal(size=(4, 6)).astype(np.float32)).realize(), Tensor([0, 1, 2, i % 3]).realize()).item()
