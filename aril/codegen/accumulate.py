@@ -15,6 +15,8 @@ from aril.dtype import DType, PyScalar, dtypes
 from aril.ops import Ops
 from aril.uop.args import AddrSpace, AxisType, RangeArg
 from aril.uop.node import UOp
+from aril.uop.pattern import Pat, Rules
+from aril.uop.rewrite import rewrite
 
 
 def identity(op: Ops, dtype: DType) -> PyScalar:
@@ -181,14 +183,13 @@ def _separate_once(sink: UOp) -> UOp:
     groups: list[tuple[frozenset[UOp], frozenset[UOp], int]] = []  # own loops, outer loops, members (bits)
     taken: set[UOp] = set()
     below: dict[UOp, int] = {}  # REDUCEs a node depends on, as bits
-    done: dict[UOp, UOp] = {}
     renamed: dict[int, dict[UOp, UOp]] = {}
+    names: dict[UOp, dict[UOp, UOp]] = {}  # of REDUCEs and ENDs that get loops of their own
     next_id, count = fresh_id(sink), 0
     for u in sink.toposort():
         bits = 0
         for s in u.src:
             bits |= below[s]
-        src = tuple([done[s] for s in u.src])
         own: frozenset[UOp] = frozenset()
         if u.op in (Ops.REDUCE, Ops.END):  # nests share the launch index
             own = frozenset(s for s in u.src[1:] if s.op is Ops.RANGE and s.arg.kind is not AxisType.GLOBAL)
@@ -213,9 +214,17 @@ def _separate_once(sink: UOp) -> UOp:
                 groups[index] = (loops, around, members | 1 << count)
                 bits |= 1 << count
                 count += 1
-            names = renamed.get(index)
-            if names:
-                src = (substitute_live(src[0], names), *[names.get(s, s) for s in src[1:]])
+            if index in renamed:
+                names[u] = renamed[index]
         below[u] = bits
-        done[u] = u.with_src(src)
-    return done[sink]
+    return rewrite(sink, _SEPARATED, names, once=True) if names else sink
+
+
+def _over_own_loops(ctx: dict[UOp, dict[UOp, UOp]], u: UOp, old: UOp) -> UOp | None:
+    names = ctx.get(old)
+    if names is None:
+        return None
+    return u.with_src((substitute_live(u.src[0], names), *[names.get(s, s) for s in u.src[1:]]))
+
+
+_SEPARATED = Rules([(Pat((Ops.REDUCE, Ops.END), name="u"), _over_own_loops)], name="separate loops")

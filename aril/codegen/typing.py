@@ -34,35 +34,14 @@ def gate_accesses(sink: UOp) -> UOp:
 
     A load whose gate never holds is its alternative (0 where it has none); such a store is left out.
     """
-    order = sink.toposort()
-    if not any(u.op is Ops.Invalid for u in order):
+    if not any(u.op is Ops.Invalid for u in sink.toposort()):
         return sink
-    done: dict[UOp, UOp] = {}
     gates: dict[UOp, UOp] = {}  # of a node with Invalid in it: where it is valid
-    for u in order:
-        if u.op is Ops.Invalid:
-            done[u], gates[u] = UOp.const(u.dtype, 0), _FALSE
-            continue
-        src = [done[s] for s in u.src]
-        if u.op is Ops.WHERE and (u.src[1] in gates or u.src[2] in gates):
-            done[u], gates[u] = _gated_where(u, src, gates)
-        elif u.op is Ops.LOAD:
-            done[u] = _gated_load(u, src, gates)
-        elif u.op is Ops.STORE:
-            done[u] = _gated_store(u, src, gates)
-        elif u.op in _EFFECTS:
-            done[u] = _without_nothing(u, src)
-        else:
-            done[u] = u.with_src(tuple(src))
-            gate = _all_of([gates[s] for s in u.src if s in gates])
-            if gate is not None:
-                gates[u] = gate
-    return done[sink]
+    return rewrite(sink, _GATES, gates, once=True)
 
 
 _FALSE, _TRUE = (UOp(Ops.CONST, (), value, dtypes.bool) for value in (False, True))
 _NOTHING = UOp(Ops.NOOP, ())
-_EFFECTS = frozenset({Ops.GROUP, Ops.SINK, Ops.END})
 
 
 def _all_of(gates: list[UOp]) -> UOp | None:
@@ -76,40 +55,67 @@ def _all_of(gates: list[UOp]) -> UOp | None:
     return out
 
 
-def _gated_where(u: UOp, src: list[UOp], gates: dict[UOp, UOp]) -> tuple[UOp, UOp]:
-    cond, one, other = src
-    first, second = gates.get(u.src[1], _TRUE), gates.get(u.src[2], _TRUE)
+def _gated_invalid(ctx: dict[UOp, UOp], u: UOp, old: UOp) -> UOp:
+    ctx[old] = _FALSE
+    return UOp.const(u.dtype, 0)
+
+
+def _gated_where(ctx: dict[UOp, UOp], u: UOp, old: UOp) -> UOp | None:
+    if old.src[1] not in ctx and old.src[2] not in ctx:
+        return None
+    cond, one, other = u.src
+    first, second = ctx.get(old.src[1], _TRUE), ctx.get(old.src[2], _TRUE)
     if second is _FALSE:
-        return one, _all_of([cond, first]) or _TRUE
+        ctx[old] = _all_of([cond, first]) or _TRUE
+        return one
     if first is _FALSE:
-        return other, _all_of([UOp(Ops.XOR, (cond, _TRUE)), second]) or _TRUE
-    return UOp(Ops.WHERE, (cond, one, other)), UOp(Ops.WHERE, (cond, first, second))
+        ctx[old] = _all_of([UOp(Ops.XOR, (cond, _TRUE)), second]) or _TRUE
+        return other
+    ctx[old] = UOp(Ops.WHERE, (cond, first, second))
+    return UOp(Ops.WHERE, (cond, one, other))
 
 
-def _gated_load(u: UOp, src: list[UOp], gates: dict[UOp, UOp]) -> UOp:
-    more = [src[2]] if len(src) > 2 else []
-    gate = _all_of([gates[s] for s in u.src if s in gates] + more)
-    alt = src[1] if len(src) > 1 else UOp.const(u.dtype, 0)
+def _gated_load(ctx: dict[UOp, UOp], u: UOp, old: UOp) -> UOp:
+    alt = u.src[1] if len(u.src) > 1 else UOp.const(u.dtype, 0)
+    gate = _all_of([*[ctx[s] for s in old.src if s in ctx], *u.src[2:]])
     if gate is None:
-        return u.with_src((src[0],))
-    return alt if gate is _FALSE else u.with_src((src[0], alt, gate))
+        return u.with_src((u.src[0],))
+    return alt if gate is _FALSE else u.with_src((u.src[0], alt, gate))
 
 
-def _gated_store(u: UOp, src: list[UOp], gates: dict[UOp, UOp]) -> UOp:
-    more = [src[2]] if len(src) > 2 else []
-    gate = _all_of([gates[s] for s in u.src if s in gates] + more)
+def _gated_store(ctx: dict[UOp, UOp], u: UOp, old: UOp) -> UOp:
+    gate = _all_of([*[ctx[s] for s in old.src if s in ctx], *u.src[2:]])
     if gate is None:
-        return u.with_src((src[0], src[1]))
-    return _NOTHING if gate is _FALSE else u.with_src((src[0], src[1], gate))
+        return u.with_src((u.src[0], u.src[1]))
+    return _NOTHING if gate is _FALSE else u.with_src((u.src[0], u.src[1], gate))
 
 
-def _without_nothing(u: UOp, src: list[UOp]) -> UOp:
+def _without_nothing(u: UOp) -> UOp:
     if u.op is Ops.END:
-        return _NOTHING if src[0].op is Ops.NOOP else u.with_src(tuple(src))
-    kept = tuple([s for s in src if s.op is not Ops.NOOP])
+        return _NOTHING if u.src[0].op is Ops.NOOP else u
+    kept = tuple([s for s in u.src if s.op is not Ops.NOOP])
     if u.op is Ops.GROUP and not kept:
         return _NOTHING
     return UOp(u.op, kept, u.arg)
+
+
+def _gated_value(ctx: dict[UOp, UOp], u: UOp, old: UOp) -> None:
+    gate = _all_of([ctx[s] for s in old.src if s in ctx])
+    if gate is not None:
+        ctx[old] = gate
+
+
+_GATES = Rules(
+    [
+        (Pat(Ops.Invalid, name="u"), _gated_invalid),
+        (Pat(Ops.WHERE, name="u"), _gated_where),
+        (Pat(Ops.LOAD, name="u"), _gated_load),
+        (Pat(Ops.STORE, name="u"), _gated_store),
+        (Pat((Ops.GROUP, Ops.SINK, Ops.END), name="u"), _without_nothing),
+        (Pat(name="u"), _gated_value),
+    ],
+    name="gate accesses",
+)
 
 
 # --- types ---

@@ -7,7 +7,7 @@ lanes), and which parameters it writes.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from aril.codegen.accumulate import fresh_id, renumber, substitute_live
 from aril.codegen.affine import linear
@@ -157,35 +157,49 @@ def split_at_barriers(sink: UOp) -> UOp:
     if kept is not None:
         what = "register memory" if kept.op is Ops.BUFFER else f"a {kept.dtype.name} loaded from memory that changes"
         raise KernelFormError(f"a lane keeps {what} across a barrier: keep it in LOCAL memory, one element a lane")
-    next_id = fresh_id(sink)
-    done: dict[UOp, UOp] = {}
-    for u in order:
-        src = tuple([done[s] for s in u.src])
-        if u.op is Ops.BARRIER:
-            _need_closed_reads(u)
-            done[u], next_id = _close_lanes(UOp.group(*src) if src else UOp(Ops.NOOP), next_id)
-        elif u.op is Ops.END and any(r in around for r in u.src[1:]):
-            loops = [s for s in src[1:] if s.op is Ops.RANGE and s.arg.kind not in _LANES]
-            lanes = [s for s in src[1:] if s.op is Ops.RANGE and s.arg.kind in _LANES]
-            rest = [s for s in src[1:] if s.op is not Ops.RANGE]
-            body, next_id = _close_lanes(src[0].end(*lanes) if lanes else src[0], next_id)
-            if rest and any(r.arg.kind in _LANES for r in rest[0].ranges):
-                raise KernelFormError(
-                    "the condition of a loop with a barrier differs from lane to lane; let all lanes go on together"
-                )
-            done[u] = UOp(Ops.END, (body, *loops, *rest)) if loops else body
-        else:
-            done[u] = u.with_src(src) if u.src else u
-    return done[sink]
+    return rewrite(sink, _BARRIERS_SPLIT, _Closing(around, fresh_id(sink)), once=True)
 
 
 _LANES = frozenset({AxisType.LOCAL, AxisType.WARP})
 
 
-def _close_lanes(effect: UOp, next_id: int) -> tuple[UOp, int]:
-    lanes = sorted([r for r in effect.ranges if r.arg.kind in _LANES], key=lambda r: r.arg.id)
-    names = renumber(lanes, next_id)
-    return substitute_live(effect, names).end(*names.values()), next_id + len(lanes)
+@dataclass
+class _Closing:
+    """Loops `around` barriers, and the number of the next loop."""
+
+    around: set[UOp]
+    next_id: int
+
+    def close(self, effect: UOp) -> UOp:
+        """`effect` in loops of its own over the lanes that it lies in."""
+        lanes = sorted([r for r in effect.ranges if r.arg.kind in _LANES], key=lambda r: r.arg.id)
+        names = renumber(lanes, self.next_id)
+        self.next_id += len(lanes)
+        return substitute_live(effect, names).end(*names.values())
+
+
+def _at_barrier(ctx: _Closing, u: UOp, old: UOp) -> UOp:
+    _need_closed_reads(old)
+    return ctx.close(UOp.group(*u.src) if u.src else UOp(Ops.NOOP))
+
+
+def _around_barrier(ctx: _Closing, u: UOp, old: UOp) -> UOp | None:
+    if ctx.around.isdisjoint(old.src[1:]):
+        return None
+    loops = [s for s in u.src[1:] if s.op is Ops.RANGE and s.arg.kind not in _LANES]
+    lanes = [s for s in u.src[1:] if s.op is Ops.RANGE and s.arg.kind in _LANES]
+    rest = [s for s in u.src[1:] if s.op is not Ops.RANGE]
+    body = ctx.close(u.src[0].end(*lanes) if lanes else u.src[0])
+    if rest and any(r.arg.kind in _LANES for r in rest[0].ranges):
+        raise KernelFormError(
+            "the condition of a loop with a barrier differs from lane to lane; let all lanes go on together"
+        )
+    return UOp(Ops.END, (body, *loops, *rest)) if loops else body
+
+
+_BARRIERS_SPLIT = Rules(
+    [(Pat(Ops.BARRIER, name="u"), _at_barrier), (Pat(Ops.END, name="u"), _around_barrier)], name="split at barriers"
+)
 
 
 def _need_closed_reads(barrier: UOp) -> None:
