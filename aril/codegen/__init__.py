@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,19 +17,17 @@ from aril.codegen.launch import launch
 from aril.codegen.pairs import pair_lanes
 from aril.codegen.steps import Step, StepError, copy_single_turns
 from aril.codegen.whole import whole_vectors
-from aril.config import CHECK_OOB, DEBUG, SPEC, TRACK_REWRITES
+from aril.config import CHECK_OOB, DEBUG, SPEC
 from aril.ops import Ops
 from aril.renderer.base import Renderer
-from aril.uop import tracking
 from aril.uop.args import Estimates, KernelInfo
 from aril.uop.node import UOp
+from aril.uop.passes import Pass, run_passes
 
 __all__ = ["Program", "Step", "StepError", "compile_kernel", "lower_kernel"]
 
-Pass = Callable[[UOp, Renderer], UOp]
 
-
-def passes() -> tuple[tuple[str, Pass], ...]:
+def passes(renderer: Renderer) -> tuple[tuple[str, Pass], ...]:
     """The passes in order, with the names they have in traces.
 
     Loops are told apart before steps name them, and again after, as peeling copies nests. A loop of one turn is a copy:
@@ -42,18 +39,18 @@ def passes() -> tuple[tuple[str, Pass], ...]:
     from aril.codegen.typing import assign_types, fuse_mulacc
 
     return (
-        ("separate loops", lambda sink, renderer: separate(sink)),
-        ("optimise", optimise),
-        ("separate copies", lambda sink, renderer: separate(sink)),
-        ("single turns", lambda sink, renderer: copy_single_turns(sink)),
-        ("launch index", lambda sink, renderer: launch(sink)),
-        ("whole vectors", lambda sink, renderer: whole_vectors(sink)),
-        ("expand", lambda sink, renderer: expand(sink, pair_lanes(renderer))),
-        ("accumulate", lambda sink, renderer: accumulate(sink)),
-        ("bypass caches", bypass_caches),
-        ("decompose", decompose),
-        ("types", lambda sink, renderer: assign_types(sink)),
-        ("multiply-add", fuse_mulacc),
+        ("separate loops", separate),
+        ("optimise", lambda sink: optimise(sink, renderer)),
+        ("separate copies", separate),
+        ("single turns", copy_single_turns),
+        ("launch index", launch),
+        ("whole vectors", whole_vectors),
+        ("expand", lambda sink: expand(sink, pair_lanes(renderer))),
+        ("accumulate", accumulate),
+        ("bypass caches", lambda sink: bypass_caches(sink, renderer)),
+        ("decompose", lambda sink: decompose(sink, renderer)),
+        ("types", assign_types),
+        ("multiply-add", lambda sink: fuse_mulacc(sink, renderer)),
     )
 
 
@@ -77,20 +74,7 @@ class Program:
 
 def lower_kernel(sink: UOp, renderer: Renderer) -> UOp:
     """The kernel after all passes, still a graph (see `passes`)."""
-    for name, run in passes():
-        out = run(sink, renderer)
-        if SPEC.value >= 2:
-            from aril.uop.verify import check_after
-
-            check_after(f"{name!r} of code generation", out, "kernel")
-        if TRACK_REWRITES.value >= 2:
-            tracking.keep(name, sink, out)
-        if DEBUG.value >= 5:
-            from aril.uop.render import to_source
-
-            print(f"--- {name}\n{to_source(out)}", file=sys.stderr)
-        sink = out
-    return sink
+    return run_passes(sink, passes(renderer), "code generation", "kernel")
 
 
 def compile_kernel(sink: UOp, renderer: Renderer, nbufs: int = 0) -> Program:

@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from aril.config import EMULATED_DTYPES, NAN_CHECK, SPEC, TRACK_REWRITES
+from aril.config import EMULATED_DTYPES, NAN_CHECK, SPEC
 from aril.schedule import collective, kernels, shard
 from aril.schedule.contractions import give_pads_to_operands, merge_sums
 from aril.schedule.kernels import Item, Schedule, Temp
@@ -36,9 +36,10 @@ from aril.schedule.prepare import (
     split_bitcasts,
     split_long_reductions,
 )
-from aril.uop import UOp, tracking
+from aril.uop import UOp
 from aril.uop.function import inline
-from aril.uop.verify import check, check_after
+from aril.uop.passes import run_passes
+from aril.uop.verify import check
 
 # Sums are merged before pads move: the pads of a gradient stand between the sums. Long reductions are split last, as
 # their parts must not be merged again.
@@ -72,13 +73,7 @@ def schedule(graph: UOp, params: int) -> Schedule:
     if found is None:
         whole = inline(graph)
         sink, plan = shard.distribute(split_bitcasts(whole))
-        for one in PASSES:
-            out = one(sink)
-            if TRACK_REWRITES.value >= 2:
-                tracking.keep(one.__name__, sink, out)
-            if SPEC.value >= 2:
-                check_after(f"{one.__name__!r} of scheduling", out, "tensor")
-            sink = out
+        sink = run_passes(sink, [(one.__name__, one) for one in PASSES], "scheduling", "tensor")
         found = replace(kernels.build(sink, params), limits=limits(whole))
         if plan:
             found = replace(found, results=shard.join_results(found.results, plan))
