@@ -7,7 +7,9 @@ loops and LOCAL storage of a tile of rows.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from aril.codegen.accumulate import fresh_id
 from aril.codegen.affine import Linear, add, linear, mul
@@ -17,6 +19,8 @@ from aril.dtype import dtypes
 from aril.ops import Ops
 from aril.schedule.hidden import seen_columns
 from aril.uop import AddrSpace, AxisType, RangeArg, UOp
+from aril.uop.pattern import Pat, Rules
+from aril.uop.rewrite import rewrite
 from aril.uop.symbolic import simplify
 
 SCRATCH_BYTES = 5 << 16  # of the rows of one tile: a part of the second-level cache
@@ -96,21 +100,38 @@ def share_chunks(sink: UOp) -> UOp | None:
                     less = later[r].replace(src=(seen_count,))
                     fewer[later[r]] = (add(low, less), (less,))
         done: dict[UOp, UOp] = {**places, **buffers, **later}
-        for u in nest.toposort():
-            if u in done:
-                continue
-            if u is nest:
-                rest = [s for s in u.src[1:] if s not in rows.lead]
-                done[u] = done[u.src[0]].end(*shared, *(() if own is None else (own,)), *[done[s] for s in rest])
-            elif u in rows.inside:
-                at = done[rows.inside[u]] if rows.inside[u] in done else _substitute(rows.inside[u], done)
-                done[u] = UOp(Ops.INDEX, (buffers[u.src[0]], at if own is None else simplify(add(mul(at, tile), own))))
-            else:
-                new = u.with_src(tuple([done[s] for s in u.src])) if u.src else u
-                done[u] = simplify(new) if new.dtype is dtypes.weakint and new is not u else new
-        nests.append(done[nest])
+        body = rewrite(nest.src[0], _PLACED, _Placed(rows.inside, done, tile, own), once=True, done=done)
+        rest = [done[s] for s in nest.src[1:] if s not in rows.lead]
+        nests.append(body.end(*shared, *(() if own is None else (own,)), *rest))
     out = sink.with_src(tuple(nests))
     return replace_loops(out, fewer) if fewer else out
+
+
+class _Placed(NamedTuple):
+    """Where a nest finds what lies in scratch: `inside` gives the column of each access, `own` the row of the tile."""
+
+    inside: Mapping[UOp, UOp]
+    done: dict[UOp, UOp]
+    tile: int
+    own: UOp | None
+
+
+def _in_scratch(ctx: _Placed, old: UOp) -> UOp | None:
+    column = ctx.inside.get(old)
+    if column is None:
+        return None
+    at = ctx.done[column] if column in ctx.done else _substitute(column, ctx.done)
+    at = at if ctx.own is None else simplify(add(mul(at, ctx.tile), ctx.own))
+    return UOp(Ops.INDEX, (ctx.done[old.src[0]], at))
+
+
+_PLACED = Rules(
+    [
+        (Pat(Ops.INDEX), _in_scratch),
+        (Pat(dtype=dtypes.weakint, name="u"), lambda u, old: None if u is old else simplify(u)),
+    ],
+    name="rows in scratch",
+)
 
 
 def _substitute(u: UOp, done: dict[UOp, UOp]) -> UOp:
