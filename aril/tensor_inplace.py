@@ -28,6 +28,8 @@ class InPlaceMixin:
 
     __slots__ = ()
 
+    _history: UOp | None  # see Tensor
+
     def __iadd__(self, x: Any) -> Any:
         return self._become(self + x, "+=")
 
@@ -96,7 +98,7 @@ class InPlaceMixin:
         >>> x.assign(x * 10).tolist()
         [10.0, 20.0]
         """
-        value = x if isinstance(x, InPlaceMixin) else self.ufix(x)
+        value: Any = x if isinstance(x, InPlaceMixin) else self.ufix(x)
         if value.dtype is not self.dtype:
             raise TypeError(f"assign: {value.dtype.name} values for a {self.dtype.name} tensor; cast them first")
         if value.shape != self.shape:

@@ -68,7 +68,7 @@ _TITLES = {
     "aril.mixin.base": "Shape and type",
     "aril.mixin.functions": "Functions of analysis",
     "aril.mixin.activations": "Activations",
-    "aril.mixin.joining": "Joining",
+    "aril.mixin.arrangement": "Stacks, grids and formulas",
     "aril.mixin.image": "Products in the layout of images",
     "aril.tensor_indexing": "Indexing by values",
     "aril.tensor_interop": "Values for others",

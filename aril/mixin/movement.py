@@ -9,12 +9,14 @@ import math
 from collections.abc import Sequence
 from typing import Any, Self
 
+from aril.dtype import promote
 from aril.mixin.base import Dim, check_part, dim_prod, dim_sub, dim_sum, same, shape_arg
 from aril.mixin.operators import OperatorMixin
+from aril.ops import Ops
 
 
 class MovementMixin(OperatorMixin):
-    """Reshaping, reordering, slicing, padding. The dtype stays."""
+    """Reshaping, slicing, padding, joining. The dtype stays (joined values are promoted to a common one)."""
 
     __slots__ = ()
 
@@ -435,3 +437,51 @@ class MovementMixin(OperatorMixin):
             ._shrink(((0, n * n),))
             ._reshape((n, n))
         )
+
+    # --- joining ---
+
+    def cat(self, *others: Any, dim: int = 0) -> Self:
+        """This value and `others` one after the other along `dim`; the other axes agree, dtypes are promoted.
+
+        >>> Tensor([1, 2]).cat(Tensor([3])).tolist()
+        [1, 2, 3]
+        """
+        if isinstance(self, (list, tuple)):  # called on the class, as other frameworks write it
+            return self[0].cat(*self[1:], *others, dim=dim)
+        if len(others) == 1 and isinstance(others[0], (list, tuple)):
+            others = tuple(others[0])
+        d = self._axis(dim, "cat")
+        parts: list[Self] = [self, *[self.ufix(x) for x in others]]
+        for p in parts:
+            if p.ndim != self.ndim or any(
+                not same(m, n) for i, (m, n) in enumerate(zip(self.shape, p.shape, strict=False)) if i != d
+            ):
+                raise ValueError(f"cat: shapes {[q.shape for q in parts]} differ outside of axis {dim}")
+        if len(parts) == 1:
+            return self
+        parts = _one_dtype(parts)
+        total = dim_sum(*[p.shape[d] for p in parts])
+        index = self._iota(total)._reshape(tuple([total if i == d else 1 for i in range(self.ndim)]))
+        out: Self | None = None
+        start: Dim = 0
+        # Joined by selection, not by adding padded parts: that would turn -0.0 into 0.0 and copy NaN bits through an
+        # addition.
+        for p in parts:
+            n = p.shape[d]
+            if same(n, 0):
+                continue
+            after = dim_sub(dim_sub(total, start), n)
+            padded = p._pad(tuple([(start, after) if i == d else (0, 0) for i in range(self.ndim)]))
+            if out is None:
+                out = padded
+            else:
+                out = (index < start)._broadcast_to(padded.shape)._alu(Ops.WHERE, out, padded)
+            start = dim_sum(start, n)
+        return out if out is not None else parts[0]
+
+
+def _one_dtype(parts: list[Any]) -> list[Any]:
+    if all(p.dtype is parts[0].dtype for p in parts):
+        return parts
+    common = promote(*[p.dtype for p in parts])
+    return [p.cast(common) for p in parts]

@@ -10,15 +10,15 @@ import math
 from typing import Any, Self
 
 from aril.dtype import DTypeLike, accumulator, dtypes, to_dtype
+from aril.mixin.arrangement import ArrangementMixin
 from aril.mixin.base import dim_prod, same
-from aril.mixin.joining import JoiningMixin
 from aril.ops import Ops
 
 _IDENTITY = {Ops.ADD: 0, Ops.MUL: 1}
 _SCAN_BLOCK = 16
 
 
-class ReduceMixin(JoiningMixin):
+class ReduceMixin(ArrangementMixin):
     """Reductions take `axis` (an int, several, or None for all) and `keepdim` (reduced axes stay with length 1)."""
 
     __slots__ = ()
