@@ -254,15 +254,13 @@ def _in_parts(u: UOp, shared: set[UOp], axis: int, parts: int, columns: bool) ->
         return u
 
     def cut(start: int | UOp, length: int | UOp) -> UOp:
-        done: dict[UOp, UOp] = {}
-        for v in x.toposort(lambda v: v not in shared and v.op in OpGroup.ELEMENTWISE):
-            if v not in shared and v.op in OpGroup.ELEMENTWISE:
-                done[v] = v.with_src(tuple([done[s] for s in v.src]))
-            elif v.shape:
-                done[v] = shrink(v, tuple([(start, length) if i == axis else (0, d) for i, d in enumerate(v.shape)]))
-            else:
-                done[v] = v
-        return done[x]
+        def is_inner(v: UOp) -> bool:
+            return v not in shared and v.op in OpGroup.ELEMENTWISE
+
+        def part(v: UOp) -> UOp:
+            return shrink(v, tuple([(start, length) if i == axis else (0, d) for i, d in enumerate(v.shape)]))
+
+        return x.substitute({v: part(v) for v in x.toposort(is_inner) if v.shape and not is_inner(v)}, is_inner)
 
     split = reshape(cut(0, n - rest), (*x.shape[:axis], parts, inner, *x.shape[axis + 1 :]))
     partial = reduce(split, op, tuple([a + (a >= axis) for a in axes]))

@@ -167,3 +167,12 @@ def test_a_program_is_listed_a_line_a_node_with_loops_indented():
     assert to_listing(list(program)) == (
         "for r0 in 8:\n  v1: float32 = buf1[r0]\n  v2: float32 = (v1+v1)\n  buf0[r0] = v2"
     )
+
+
+def test_substitution_leaves_what_lies_outside():
+    x, y = UOp.variable("x", 0, 9), UOp.variable("y", 0, 9)
+    kept = UOp(Ops.MUL, (x, x))
+    both = UOp(Ops.ADD, (UOp(Ops.ADD, (x, x)), kept))
+    swapped = UOp(Ops.ADD, (UOp(Ops.ADD, (y, y)), kept))
+    assert both.substitute({x: y}, lambda u: u.op is Ops.ADD) is swapped
+    assert both.substitute({x: y}) is UOp(Ops.ADD, (UOp(Ops.ADD, (y, y)), UOp(Ops.MUL, (y, y))))

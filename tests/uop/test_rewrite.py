@@ -57,6 +57,34 @@ def test_top_down_visits_the_sources_of_a_replacement():
     assert rewrite(mul(mul(x, UOp.lift(0)), y), rules, top_down=True) is add(x, y)
 
 
+def test_once_leaves_replacements_as_they_are():
+    rules = Rules([(V("a") + V("b"), lambda a, b: add(b, add(a, b)))])
+    assert rewrite(add(x, y), rules, once=True) is add(y, add(x, y))
+    inner = add(y, add(x, y))
+    assert rewrite(add(add(x, y), x), rules, once=True) is add(x, add(inner, x))
+
+
+def test_once_gives_rules_the_node_as_it_was_and_what_others_have_become():
+    zero, done = UOp.lift(0), {}
+    inner, seen = add(x, zero), []
+    rules = PLUS_ZERO + Rules([(Pat(Ops.MUL, name="u"), lambda ctx, u, old: ctx.append((u, old, done[inner])))])
+    assert rewrite(mul(inner, y), rules, seen, once=True, done=done) is mul(x, y)
+    assert seen == [(mul(x, y), mul(inner, y), x)]
+
+
+def test_once_does_not_search_what_is_known():
+    inner = add(x, UOp.lift(0))
+    rules = PLUS_ZERO + Rules([(Pat(Ops.MUL, name="u"), lambda u: u.src[0])])
+    assert rewrite(mul(inner, y), rules, once=True, done={inner: y}) is y
+
+
+def test_a_graph_without_operations_of_the_rules_is_not_walked():
+    assert PLUS_ZERO.ops == {Ops.ADD} and Rules([(V("a"), lambda a: None)]).ops is None
+    done = {}
+    assert rewrite(mul(x, y), PLUS_ZERO, once=True, done=done) is mul(x, y)
+    assert not done
+
+
 def test_a_shared_node_is_matched_once():
     count = []
     shared = add(x, y)
@@ -86,16 +114,16 @@ def test_rules_that_grow_what_they_match_are_reported(top_down):
         rewrite(add(x, UOp.lift(1)), rules, top_down=top_down)
 
 
-@pytest.mark.parametrize("top_down", [False, True])
-def test_ten_thousand_nodes_deep(top_down):
+@pytest.mark.parametrize("order", [{}, {"top_down": True}, {"once": True}])
+def test_ten_thousand_nodes_deep(order):
     u = x
     for _ in range(10_000):
         u = add(u, UOp.lift(0))
-    assert rewrite(u, PLUS_ZERO, top_down=top_down) is x
+    assert rewrite(u, PLUS_ZERO, **order) is x
     u = v = x
     for i in range(10_000):
         u, v = mul(add(u, UOp.lift(0)), UOp.lift(i)), mul(v, UOp.lift(i))
-    assert rewrite(u, PLUS_ZERO, top_down=top_down) is v
+    assert rewrite(u, PLUS_ZERO, **order) is v
 
 
 def test_hooks_see_every_pass():
