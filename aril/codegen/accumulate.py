@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from aril.codegen.coalesce import lanes_of
-from aril.codegen.combines import combine_of, taken
-from aril.codegen.expand import broadcast, combine
+from aril.codegen.combines import combine, combine_of, taken
+from aril.codegen.expand import broadcast
 from aril.dtype import DType, PyScalar, dtypes
 from aril.ops import Ops
 from aril.uop.args import AddrSpace, AxisType, RangeArg

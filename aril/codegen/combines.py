@@ -1,4 +1,4 @@
-"""Reductions that carry several accumulators: how two tuples of them become one, and the tuple that changes nothing.
+"""How parts of a reduction become one: in trees, over lanes, and for reductions that carry several accumulators.
 
 `REDUCE(TUPLE(x, y, ..), *loops)` with arg `(name, ())` names one of `COMBINES`; GETTUPLE takes its results. In come the
 values of two parts, out goes the combination, as nodes. Every combination is associative, so that lanes, copies and
@@ -10,12 +10,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
+from aril.codegen.coalesce import lanes_of
 from aril.dtype import DType, PyScalar
 from aril.ops import Ops
 from aril.uop.node import UOp
 
 Values = tuple[UOp, ...]
+Part = TypeVar("Part")
 
 
 @dataclass(frozen=True)
@@ -95,3 +98,25 @@ def joined(op: Ops | str, a: UOp, b: UOp) -> UOp:
 def taken(u: UOp, source: UOp) -> UOp:
     """GETTUPLE `u` of what its source has become."""
     return source.src[u.arg] if source.op is Ops.TUPLE else u.with_src((source,))
+
+
+def combine(op: Ops, a: UOp, b: UOp) -> UOp:
+    """One step of a reduction with one accumulator."""
+    return UOp(op, (a, b))
+
+
+def in_tree(step: Callable[[Part, Part], Part], parts: list[Part]) -> Part:
+    """All parts combined, in a balanced tree."""
+    while len(parts) > 1:
+        parts = [step(*parts[i : i + 2]) if i + 1 < len(parts) else parts[i] for i in range(0, len(parts), 2)]
+    return parts[0]
+
+
+def in_lanes(step: Callable[[Values, Values], Values], vectors: Values) -> Values:
+    """The lanes of the vectors combined, one scalar each: halves upon halves, so the order is a balanced tree."""
+    n = lanes_of(vectors[0])
+    while n > 1 and n % 2 == 0:
+        n //= 2
+        low, high = (tuple([UOp(Ops.SHRINK, (x,), (k * n, n)) for x in vectors]) for k in (0, 1))
+        vectors = step(low, high)
+    return in_tree(step, [tuple([x.index(i) for x in vectors]) for i in range(n)])

@@ -7,12 +7,13 @@ REDUCE nodes are left over plain loops only (several operands of one REDUCE are 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from itertools import product
 from math import prod
 
 from aril.codegen.affine import Linear, build_sum, divides, linear, split_gate
 from aril.codegen.coalesce import Lanes, can_transpose, deinterleave, interleave, lanes_of, shuffle, tile_of, transpose
-from aril.codegen.combines import Combine, combine_of, results, taken
+from aril.codegen.combines import combine, combine_of, in_lanes, in_tree, results, taken
 from aril.codegen.pairs import narrow_factors, pair_products
 from aril.dtype import dtypes
 from aril.ops import OpGroup, Ops
@@ -48,23 +49,6 @@ def is_loop(u: UOp, *kinds: AxisType) -> bool:
 def broadcast(u: UOp, lanes: int) -> UOp:
     """The scalar `u` in every lane; a vector as it is."""
     return u if u.shape or lanes == 1 else UOp.vector(*[u] * lanes)
-
-
-def combine(op: Ops, a: UOp, b: UOp) -> UOp:
-    """One step of a reduction."""
-    return UOp(op, (a, b))
-
-
-def combine_lanes(op: Ops, vector: UOp) -> UOp:
-    """All lanes combined: halves upon halves, so the order is a balanced tree."""
-    n = lanes_of(vector)
-    while n > 1 and n % 2 == 0:
-        n //= 2
-        vector = combine(op, UOp(Ops.SHRINK, (vector,), (0, n)), UOp(Ops.SHRINK, (vector,), (n, n)))
-    parts = [vector.index(i) for i in range(n)]
-    while len(parts) > 1:
-        parts = [combine(op, *parts[i : i + 2]) if i + 1 < len(parts) else parts[i] for i in range(0, len(parts), 2)]
-    return parts[0]
 
 
 class _Expander:
@@ -457,11 +441,8 @@ class _Expander:
                 for x in values[1:]:
                     total = combine(op, total, x)
                 parts.append(total)
-        while len(parts) > 1:
-            parts = [
-                combine(op, *parts[i : i + 2]) if i + 1 < len(parts) else parts[i] for i in range(0, len(parts), 2)
-            ]
-        return combine_lanes(op, parts[0]) if lanes > 1 else parts[0]
+        total = in_tree(partial(combine, op), parts)
+        return in_lanes(lambda a, b: (combine(op, *a, *b),), (total,))[0] if lanes > 1 else total
 
     def _pair(self, u: UOp, first: dict[UOp, int], second: dict[UOp, int]) -> UOp | None:
         """The sum of the terms of two turns whose factors lie next to each other in memory, as one instruction."""
@@ -504,15 +485,8 @@ class _Expander:
             widest = max(lanes, *[lanes_of(x) for x in total])
             total = tuple([broadcast(x, widest) for x in total])
             parts.append(results(UOp(Ops.REDUCE, (UOp(Ops.TUPLE, total), *loops), u.arg)) if loops else total)
-        total = _all_steps(how, parts)
-        n = lanes_of(total[0]) if lanes > 1 else 1
-        while n > 1 and n % 2 == 0:
-            n //= 2
-            low, high = (tuple([UOp(Ops.SHRINK, (x,), (k * n, n)) for x in total]) for k in (0, 1))
-            total = how.step(low, high)
-        if lanes > 1:
-            total = _all_steps(how, [tuple([x.index(i) for x in total]) for i in range(n)])
-        return UOp(Ops.TUPLE, total)
+        total = in_tree(how.step, parts)
+        return UOp(Ops.TUPLE, in_lanes(how.step, total) if lanes > 1 else total)
 
     def _end(self, u: UOp, turn: dict[UOp, int]) -> UOp:
         rest = [s for s in u.src[1:] if not is_loop(s, *_EXPANDED)]
@@ -531,13 +505,6 @@ def _always_inside(index: UOp) -> bool:
     """Whether an address is one of its buffer even where its gate is closed."""
     place, size = split_gate(index.src[1])[0], index.src[0].base.arg.size  # below an AFTER
     return isinstance(size, int) and place.vmin >= 0 and place.vmax < size
-
-
-def _all_steps(how: Combine, parts: list[tuple[UOp, ...]]) -> tuple[UOp, ...]:
-    """All parts combined, in a balanced tree."""
-    while len(parts) > 1:
-        parts = [how.step(*parts[i : i + 2]) if i + 1 < len(parts) else parts[i] for i in range(0, len(parts), 2)]
-    return parts[0]
 
 
 def _length(loop: UOp) -> int:
