@@ -50,10 +50,9 @@ def accumulate(sink: UOp) -> UOp:
         slots[u] = slot
         slot += len(u.src[0].src) if u.src[0].op is Ops.TUPLE else 1
     done: dict[UOp, UOp] = {}
-    finished: dict[UOp, UOp] = {}
     # a group is built when its last member's operands are ready: members do not depend on one another (see `separate`)
     for root in [*[g[0] for g in groups.values()], sink]:
-        _build(root, groups, slots, done, finished)
+        _build(root, groups, slots, done)
     return done[sink]
 
 
@@ -66,7 +65,6 @@ def _build(
     groups: dict[tuple[UOp, ...], list[UOp]],
     slots: dict[UOp, int],
     done: dict[UOp, UOp],
-    finished: dict[UOp, UOp],
 ) -> None:
     stack = [root]
     while stack:

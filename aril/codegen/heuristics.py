@@ -89,7 +89,7 @@ def _choose_all(plan: Plan) -> None:
     free = _independent(plan.sink)
     for i in reversed(range(count)):  # from the last: a peeled nest moves those after it
         nest = plan.nest(i)
-        if not _is_plain(nest) or plan_columns(plan, i, estimate_ns(nest, None, 8), shared=free):
+        if not _is_plain(nest) or plan_columns(plan, i, estimate_ns(nest, None), shared=free):
             continue
         if count > 1 or not plan_contraction(plan, nest):
             _plan_generic(plan, i, shared=free)
@@ -401,7 +401,7 @@ def vectorise_reduction(plan: Plan, id: Id, width: int, copies: int = 4) -> None
 
 
 def _vectorise_rest(plan: Plan, id: Id, rest: int, lanes: int) -> None:
-    if rest >= lanes and copies_worth(rest, lanes):
+    if rest >= lanes:
         if rest == lanes:
             plan.do(Vectorize(id), "rest of a reduction")
             return
@@ -423,12 +423,7 @@ def _vectorise_rest(plan: Plan, id: Id, rest: int, lanes: int) -> None:
         plan.do(Unroll(id), "rest of a reduction")
 
 
-def copies_worth(rest: int, lanes: int) -> bool:
-    """Whether the rest of a reduction fills vectors."""
-    return rest >= lanes
-
-
-def estimate_ns(nest: Nest, lane: UOp | None, width: int) -> float:
+def estimate_ns(nest: Nest, lane: UOp | None) -> float:
     """Nanoseconds the nest takes on one core, roughly."""
     memory = 0.0
     for a in nest.accesses:
@@ -440,4 +435,4 @@ def estimate_ns(nest: Nest, lane: UOp | None, width: int) -> float:
 def _chunk(plan: Plan, nest: Nest, lane: UOp | None) -> None:
     width = width_of(plan, nest, lane)
     loops = tuple([r for r in nest.loops if r.arg.kind is AxisType.LOOP])
-    chunk_output(plan, nest, estimate_ns(nest, lane, width), lane, lane_block=width * 4, loops=loops)
+    chunk_output(plan, nest, estimate_ns(nest, lane), lane, lane_block=width * 4, loops=loops)

@@ -99,7 +99,7 @@ def _without_nothing(u: UOp) -> UOp:
     return UOp(u.op, kept, u.arg)
 
 
-def _gated_value(ctx: dict[UOp, UOp], u: UOp, old: UOp) -> None:
+def _gated_value(ctx: dict[UOp, UOp], old: UOp) -> None:
     gate = _all_of([ctx[s] for s in old.src if s in ctx])
     if gate is not None:
         ctx[old] = gate
@@ -112,7 +112,7 @@ _GATES = Rules(
         (Pat(Ops.LOAD, name="u"), _gated_load),
         (Pat(Ops.STORE, name="u"), _gated_store),
         (Pat((Ops.GROUP, Ops.SINK, Ops.END), name="u"), _without_nothing),
-        (Pat(name="u"), _gated_value),
+        (Pat(), _gated_value),
     ],
     name="gate accesses",
 )

@@ -115,7 +115,7 @@ def nbytes(u: UOp) -> int:
     return numel(u) * strong(u.dtype).itemsize
 
 
-def must_store(sink: UOp, order: dict[UOp, None]) -> dict[UOp, None]:
+def must_store(order: dict[UOp, None]) -> dict[UOp, None]:
     """Values that have to be in memory whatever the cost: results, copies, what is stored on request."""
     forced: dict[UOp, None] = {}
     in_place = _scattered_in_place(order)
@@ -190,7 +190,7 @@ def _compared_with_themselves(order: dict[UOp, None], forced: dict[UOp, None]) -
 def choose_stored(sink: UOp) -> Fusion:
     """The values to store (STORE nodes stand for assignments). Two rounds: the second knows what the first stored."""
     order = sink.toposort()
-    forced = must_store(sink, order)
+    forced = must_store(order)
     stops = forced
     narrow = narrow_factors(order)
     fusion = Fusion()

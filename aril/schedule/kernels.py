@@ -195,7 +195,7 @@ def build(sink: UOp, params: int) -> Schedule:
     order = sink.toposort()
     rep, drafts, temps = _draft(order, fusion, params, sink)
     _link(drafts, fusion)
-    merged = merge(list(drafts.values()), drafts, fusion, rep)
+    merged = merge(list(drafts.values()), drafts, fusion)
     kernels = bundle(chain(merged, sink.src, _lowers))
     out = _finish(kernels, sink, rep, params, temps)
     forget_sizes()

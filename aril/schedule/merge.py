@@ -90,7 +90,7 @@ def topological(drafts: list[Draft]) -> list[Draft]:
     return out
 
 
-def merge(drafts: list[Draft], owner: dict[UOp, Draft], fusion: Fusion, rep: dict[UOp, UOp]) -> list[Draft]:
+def merge(drafts: list[Draft], owner: dict[UOp, Draft], fusion: Fusion) -> list[Draft]:
     """Kernels over one iteration space that read each other's results, or the same inputs, become one with several
     outputs.
     """

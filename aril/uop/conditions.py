@@ -76,7 +76,7 @@ def compare(u: UOp) -> UOp | None:
     d = difference(a, b, t)
     if d is None:
         return None
-    return _less(d[0], d[1], t, u) if u.op is Ops.CMPLT else _equal(d[0], d[1], t, u)
+    return _less(d[0], d[1], t) if u.op is Ops.CMPLT else _equal(d[0], d[1], t, u)
 
 
 def _compare_bool(u: UOp) -> UOp | None:
@@ -123,7 +123,7 @@ def _sides(terms: Terms, k: int, t: DType) -> tuple[UOp, UOp] | None:
     return build(left, lk, t), build(right, rk, t)
 
 
-def _less(terms: Terms, k: int, t: DType, u: UOp) -> UOp | None:
+def _less(terms: Terms, k: int, t: DType) -> UOp | None:
     """terms + k < 0."""
     low, high = span(terms, k)
     if low >= 0:
