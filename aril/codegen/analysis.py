@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
 from aril.codegen.affine import Linear, linear, split_gate
+from aril.codegen.order import nodes_of
 from aril.ops import OpGroup, Ops
 from aril.uop.node import UOp
 
@@ -197,7 +198,7 @@ def nest_of(effect: UOp) -> Nest:
     """A nest: what one source of the kernel's SINK does."""
     memo: dict[UOp, Linear] = {}
     loops = tuple([s for s in effect.src[1:] if s.op is Ops.RANGE]) if effect.op is Ops.END else ()
-    nodes = list(effect.toposort())
+    nodes = list(nodes_of(effect))
     accesses = []
     for u in nodes:
         if u.op in (Ops.LOAD, Ops.STORE) and u.src[0].op is Ops.INDEX and len(u.src[0].src) == 2:

@@ -12,6 +12,7 @@ from math import prod
 from aril.codegen.accumulate import fresh_id
 from aril.codegen.analysis import Access, Nest, is_constant, length, reduce_loops_of
 from aril.codegen.chunks import CHUNK_NS, CHUNKS, LEAST_NS, best_count, chunk_output
+from aril.codegen.order import nodes_of
 from aril.codegen.pairs import narrow_factors, pair_lanes, pair_loop, steps_of
 from aril.codegen.panels import Block, Stage
 from aril.codegen.plan import Plan
@@ -189,7 +190,7 @@ def _operands(plan: Plan, nest: Nest, reduction: UOp, loads: list[Access]) -> tu
 
 def reduction_loads(sink: UOp) -> list[UOp]:
     """The operands of the kernel's only reduction, in the order of a walk."""
-    reductions = [u for u in sink.toposort() if u.op is Ops.REDUCE]
+    reductions = [u for u in nodes_of(sink) if u.op is Ops.REDUCE]
     return operands_of(reductions[0]) if len(reductions) == 1 else []
 
 
@@ -356,7 +357,7 @@ def reduction_loads_of(reduction: UOp) -> list[UOp]:
 
 def _block(plan: Plan, id: Id, names: dict[Id, Id]) -> dict[Id, Id]:
     """Take the step, and give the new ids of the loops `names` inside the updates."""
-    reduction = next(u for u in plan.sink.toposort() if u.op is Ops.REDUCE)
+    reduction = next(u for u in nodes_of(plan.sink) if u.op is Ops.REDUCE)
     start = fresh_id(plan.sink)
     outs = sorted(
         [r for r in reduction.ranges if r.arg.kind is not AxisType.GLOBAL], key=lambda r: (r.arg.kind, r.arg.id)

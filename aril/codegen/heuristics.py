@@ -17,6 +17,7 @@ from aril.codegen.bypass import LINE
 from aril.codegen.chunks import chunk_output
 from aril.codegen.columns import plan_columns, rows_at_once
 from aril.codegen.contraction import plan_contraction
+from aril.codegen.order import forget
 from aril.codegen.panels import COSTLY, Keep, kept
 from aril.codegen.plan import Plan
 from aril.codegen.prefetch import fetch_picked
@@ -59,6 +60,7 @@ def optimise(sink: UOp, renderer: Renderer) -> UOp:
             plan.do(step)
     elif not NOOPT.value:
         choose(plan)
+    forget()
     if DEBUG.value >= 3:
         print(f"{info.name}: {plan}", file=sys.stderr)
     return plan.finish(info)

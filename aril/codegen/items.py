@@ -6,7 +6,6 @@ In comes kernel form after accumulation and typing; out go `Items`, from which `
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from aril.ops import OpGroup, Ops
 from aril.uop.args import AddrSpace
@@ -38,15 +37,10 @@ class Item:
     condition: int | None = None
 
 
-class _Seen(NamedTuple):
-    """What one node of the graph became: its node in the program, its item, effects in it, and what must come before a
-    memory access through it (items, loops)."""
-
-    uop: UOp
-    item: int | None = None
-    effects: tuple[int, ...] = ()
-    wait: frozenset[int] = frozenset()
-    wait_loops: int = 0
+# What one node of the graph became: its node in the program, its item, effects in it, what must come before a memory
+# access through it (items, loops), and the bit of the loop that it is.
+_Seen = tuple[UOp, int | None, tuple[int, ...], frozenset[int], int, int]
+_NOTHING: frozenset[int] = frozenset()
 
 
 class Items:
@@ -57,7 +51,6 @@ class Items:
         self.items: list[Item] = []
         self.ranges: list[UOp] = []  # as in the graph
         self.opened: list[UOp] = []  # as in the program
-        self.bit: dict[UOp, int] = {}
         self.range_deps: list[list[int]] = []  # items that a loop's end is computed from
         self.ends: list[int] = []  # the END item of each loop
         self.seen: dict[UOp, _Seen] = {}
@@ -74,82 +67,99 @@ class Items:
 
     def _collect(self) -> None:
         for source in self.sink.src:
-            for u in source.toposort(lambda n: n not in self.seen):
+            for u in source.toposort((lambda n: n not in self.seen) if self.seen else None):
                 if u not in self.seen:
                     self.seen[u] = self._see(u)
             self.nests.append(len(self.items))
-        tops = [e for s in self.sink.src for e in self.seen[s].effects]
+        tops = [e for s in self.sink.src for e in self.seen[s][2]]
         for before, after in zip(tops, tops[1:], strict=False):
             if before < after:
                 self.items[after].deps.append(before)
 
     def _see(self, u: UOp) -> _Seen:
-        op = u.op
-        src = [self.seen[s] for s in u.src]
-        wait, wait_loops = _waits(src)
+        op, seen = u.op, self.seen
         if op in _TRANSPARENT:
-            effects = tuple(dict.fromkeys([e for s in src for e in s.effects]))
-            if op is not Ops.AFTER:
-                return _Seen(u, None, effects, wait, wait_loops)
-            first = src[0]
-            later, loops = set(first.wait), first.wait_loops
-            for dep, found in zip(u.src[1:], src[1:], strict=True):
-                if dep.op is Ops.RANGE:
-                    loops |= 1 << self.bit[dep]
-                later |= found.wait
-                later.update(found.effects)
-                if found.item is not None:
-                    later.add(found.item)
-            return _Seen(first.uop, first.item, first.effects, frozenset(later), loops)
-        new = u.with_src(tuple([s.uop for s in src])) if op is not Ops.END else u
-        deps = list(dict.fromkeys([s.item for s in src if s.item is not None]))
+            return self._see_through(u)
+        if op is Ops.END:
+            return self._see_end(u)
+        deps: list[int] = []
+        src: list[UOp] = []
+        loops = wait_loops = 0
+        wait = _NOTHING
+        for s in u.src:
+            program, item, _, later, later_loops, loop = seen[s]
+            src.append(program)
+            if item is not None and item not in deps:
+                deps.append(item)
+            if later:
+                wait = wait | later if wait else later
+            loops |= loop
+            wait_loops |= later_loops
+        new = u.with_src(tuple(src)) if src else u
         if op is Ops.RANGE:
             return self._see_range(u, new, deps, wait)
-        if op is Ops.END:
-            return self._see_end(u, src)
-        loops = sum(1 << self.bit[s] for s in dict.fromkeys(u.src) if s.op is Ops.RANGE)
         if op not in _MEMORY:
             known = self.shared.get(new)
             if known is None:
                 known = self.shared[new] = self._add(Item(new, deps, loops))
-            return _Seen(new, known, (), wait, wait_loops)
+            return new, known, (), wait, wait_loops, 0
         count = self.copies.get(new, 0)
         self.copies[new] = count + 1
         if count:  # equal but for what comes before: the program must tell them apart
             new = new.replace(tag=count)
-        deps = list(dict.fromkeys([*deps, *sorted(wait), *[e for s in src for e in s.effects]]))
+        deps = list(dict.fromkeys([*deps, *sorted(wait), *[e for s in u.src for e in seen[s][2]]]))
         item = self._add(Item(new, deps, loops | wait_loops, memory=_memory(new)))
         is_effect = u.dtype.kind == "v" or op is Ops.ATOMIC
-        return _Seen(new, item, (item,) if is_effect else ())
+        return new, item, (item,) if is_effect else (), _NOTHING, 0, 0
+
+    def _see_through(self, u: UOp) -> _Seen:
+        """A node that is none of the program: its effects, and for AFTER the value that waits for them."""
+        src = [self.seen[s] for s in u.src]
+        effects = tuple(dict.fromkeys([e for s in src for e in s[2]]))
+        if u.op is not Ops.AFTER:
+            wait, loops = _NOTHING.union(*[s[3] for s in src]), 0
+            for s in src:
+                loops |= s[4]
+            return u, None, effects, wait, loops, 0
+        program, item, effects, first, loops, _ = src[0]
+        later = set(first)
+        for _, dep, done, wait, _, loop in src[1:]:
+            loops |= loop
+            later |= wait
+            later.update(done)
+            if dep is not None:
+                later.add(dep)
+        return program, item, effects, frozenset(later), loops, 0
 
     def _add(self, item: Item) -> int:
         self.items.append(item)
         return len(self.items) - 1
 
     def _see_range(self, u: UOp, new: UOp, deps: list[int], wait: frozenset[int]) -> _Seen:
-        self.bit[u] = len(self.ranges)
+        number = len(self.ranges)
         self.ranges.append(u)
         self.opened.append(new)
         self.range_deps.append([*deps, *sorted(wait)])
         self.ends.append(-1)
-        return _Seen(new)
+        return new, None, (), _NOTHING, 0, 1 << number
 
-    def _see_end(self, u: UOp, src: list[_Seen]) -> _Seen:
-        effects = src[0].effects
+    def _see_end(self, u: UOp) -> _Seen:
+        effects = self.seen[u.src[0]][2]
         if not effects:
-            return _Seen(u)
+            return u, None, (), _NOTHING, 0, 0
         closes = 0
         condition = None
-        for s, found in zip(u.src[1:], src[1:], strict=True):
+        for s in u.src[1:]:
+            found = self.seen[s]
             if s.op is Ops.RANGE:
-                closes |= 1 << self.bit[s]
+                closes |= found[5]
             else:
-                condition = found.item
+                condition = found[1]
         deps = list(effects) if condition is None else [*effects, condition]
         index = self._add(Item(u, deps, 0, closes=closes, effects=effects, condition=condition))
         for i in bits_of(closes):
             self.ends[i] = index
-        return _Seen(u, index, (index,))
+        return u, index, (index,), _NOTHING, 0, 0
 
     # --- loops of every item ---
 
@@ -189,9 +199,10 @@ class Items:
             mask = item.extra
             for d in item.deps:
                 mask |= self.items[d].mask
-            for r in bits_of(item.extra & nested):  # a loop whose end lies in other loops lies in them too
-                for d in self.range_deps[r]:
-                    mask |= self.items[d].mask
+            if item.extra & nested:  # a loop whose end lies in other loops lies in them too
+                for r in bits_of(item.extra & nested):
+                    for d in self.range_deps[r]:
+                        mask |= self.items[d].mask
             item.mask = mask & ~item.closes
 
     def _containers(self) -> dict[int, int]:
@@ -324,16 +335,6 @@ def bits_of(mask: int) -> list[int]:
         out.append(low.bit_length() - 1)
         mask ^= low
     return out
-
-
-def _waits(src: list[_Seen]) -> tuple[frozenset[int], int]:
-    wait: frozenset[int] = frozenset()
-    loops = 0
-    for s in src:
-        if s.wait:
-            wait = wait | s.wait if wait else s.wait
-        loops |= s.wait_loops
-    return wait, loops
 
 
 def _memory(u: UOp) -> UOp | None:

@@ -130,12 +130,18 @@ class _Linearizer:
             if self.ends[r] >= 0:
                 blocks[parent[r]].children.append(~r)
         tree = (blocks, parent, depth, home)
+        closes = [item.closes for item in self.items]
         for index, item in enumerate(self.items):
+            at = home[index]
+            before = blocks[at].before
             for d in item.deps:
                 if not item.closes:
-                    self._edge(tree, d, home[index], index, item.uop)
+                    if home[d] == at and not closes[d]:  # side by side
+                        before.setdefault(index, {})[d] = None
+                    else:
+                        self._edge(tree, d, at, index, item.uop)
                 elif d not in item.effects and d != item.condition:
-                    self._edge(tree, d, parent[home[index]], ~home[index], None)
+                    self._edge(tree, d, parent[at], ~at, None)
         for r in range(n):
             if self.ends[r] >= 0:
                 for d in self.range_deps[r]:
@@ -200,14 +206,21 @@ class _Linearizer:
         """The children in order of demand: by number, what each needs ahead of it."""
         done: dict[int, bool] = {}
         out: list[int] = []
+        before = block.before
         for root in sorted(block.children, key=lambda c: (self.ends[~c], c) if c < 0 else (c, 0)):
+            if done.get(root):
+                continue
+            if root not in before:
+                done[root] = True
+                out.append(root)
+                continue
             stack = [root]
             while stack:
                 c = stack[-1]
                 if done.get(c):
                     stack.pop()
                     continue
-                needs = [d for d in block.before.get(c, ()) if not done.get(d)]
+                needs = [d for d in before.get(c, ()) if not done.get(d)]
                 if not needs:
                     done[c] = True
                     out.append(c)

@@ -11,6 +11,7 @@ from math import prod
 
 from aril.codegen.accumulate import substitute_live
 from aril.codegen.affine import Linear, linear, mul, split_gate
+from aril.codegen.order import nodes_of
 from aril.codegen.plan import Plan
 from aril.codegen.steps import Id, Step, StepError, operands_of
 from aril.dtype import dtypes
@@ -82,7 +83,7 @@ def fetch_ahead(plan: Plan) -> None:
     Hardware sees streams coming; a window's few columns in each of many channels are no stream. What one turn of the
     innermost loop that moves by a line reads has to fit the cache beside the panels.
     """
-    reductions = [u for u in plan.sink.toposort() if u.op is Ops.REDUCE]
+    reductions = [u for u in nodes_of(plan.sink) if u.op is Ops.REDUCE]
     if len(reductions) != 1:
         return
     reduction = reductions[0]

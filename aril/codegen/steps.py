@@ -13,6 +13,7 @@ from typing import ClassVar
 from aril.codegen.accumulate import substitute_live
 from aril.codegen.affine import LINEAR_OPS, Linear, add, linear, mul
 from aril.codegen.combines import joined, taken
+from aril.codegen.order import loops_in, nodes_around, nodes_of
 from aril.dtype import dtypes
 from aril.ops import Ops
 from aril.uop.args import AxisType, RangeArg
@@ -50,12 +51,12 @@ class Step:
 
 def loops_of(sink: UOp) -> dict[Id, UOp]:
     """Every loop of the kernel by its id, in order of id."""
-    return {r.arg.id: r for r in sorted((u for u in sink.toposort() if u.op is Ops.RANGE), key=lambda r: r.arg.id)}
+    return {r.arg.id: r for r in sorted([r for e in sink.src for r in loops_in(e)], key=lambda r: r.arg.id)}
 
 
 def reduce_loops(sink: UOp) -> set[UOp]:
     """The loops that some REDUCE closes."""
-    return {s for u in sink.toposort() if u.op is Ops.REDUCE for s in u.src if s.op is Ops.RANGE}
+    return {s for u in nodes_of(sink) if u.op is Ops.REDUCE for s in u.src if s.op is Ops.RANGE}
 
 
 def replace_loops(
@@ -64,6 +65,7 @@ def replace_loops(
     """Each loop becomes an expression, and the loops of that expression take its place where it was closed. `known`:
     what other expressions of these loops become."""
     done = {loop: new[0] for loop, new in mapping.items()} | (known or {})
+    done |= {nest: nest for nest in sink.src if loops_in(nest).keys().isdisjoint(mapping)}
     return rewrite(sink, _LOOPS_CLOSED, mapping, once=True, done=done)
 
 
@@ -265,7 +267,7 @@ class Merge(Step):
 def closers(sink: UOp) -> dict[UOp, list[UOp]]:
     """The nests and reductions that close each loop."""
     out: dict[UOp, list[UOp]] = {}
-    for u in sink.toposort():
+    for u in nodes_of(sink):
         if u.op in (Ops.END, Ops.REDUCE):
             for s in u.src[1:]:
                 if s.op is Ops.RANGE:
@@ -277,7 +279,7 @@ def index_roots(sink: UOp) -> list[Linear]:
     """The linear forms of all expressions of loops: addresses, gates and values."""
     memo: dict[UOp, Linear] = {}
     roots: dict[UOp, None] = {}
-    for u in sink.toposort():
+    for u in nodes_of(sink):
         if u.op in (Ops.END, Ops.REDUCE, Ops.SINK, Ops.RANGE) or (u.op in LINEAR_OPS and u.dtype.weak):
             continue
         for s in u.src:
@@ -349,7 +351,7 @@ class Retype(Step):
             end.op is not Ops.CONST or end.arg <= self.most,
             f"{end.arg} turns are more than {self.most}: split it first",
         )
-        for u in sink.toposort():
+        for u in nodes_around(sink, loop):
             kept = u.op is Ops.STORE and u.src[0].src[0].base.op is Ops.BUFFER and loop in u.ranges
             self.need(
                 not kept or loop in u.src[0].ranges,
@@ -389,7 +391,7 @@ class Vectorize(Retype):
     most: ClassVar[int] = 128
 
     def check(self, sink: UOp, loop: UOp) -> None:
-        for u in sink.toposort():
+        for u in nodes_around(sink, loop):
             others = [r.arg.id for r in u.ranges if r.arg.kind is AxisType.VECTOR] if loop in u.ranges else []
             self.need(
                 not others, f"values of loop {self.id} already have the lanes of loop {others[0] if others else ''}"
@@ -431,14 +433,14 @@ class Chunk(Step):
 def operands_of(sink: UOp) -> list[UOp]:
     """The LOADs of GLOBAL storage in the kernel, in the order of a walk: operands are numbered so."""
     return [
-        u for u in sink.toposort() if u.op is Ops.LOAD and u.src[0].op is Ops.INDEX and u.src[0].src[0].op is Ops.PARAM
+        u for u in nodes_of(sink) if u.op is Ops.LOAD and u.src[0].op is Ops.INDEX and u.src[0].src[0].op is Ops.PARAM
     ]
 
 
 def storages_of(sink: UOp) -> tuple[set[UOp], set[UOp]]:
     """(storage read, storage written) of GLOBAL memory."""
     read, written = set(), set()
-    for u in sink.toposort():
+    for u in nodes_of(sink):
         if u.op is Ops.LOAD:
             read.add(u.src[0].src[0].base)
         elif u.op in (Ops.STORE, Ops.ATOMIC):

@@ -129,22 +129,23 @@ def concretize(sink: UOp) -> UOp:
     """
     done: dict[UOp, UOp] = {}
     for u in sink.toposort():
+        if u.op is Ops.CONST or not u.src and not u.dtype.weak:
+            done[u] = u  # constants are decided by what uses them
+            continue
         src = [done[s] for s in u.src]
-        if u.op is Ops.CONST:
-            done[u] = u  # decided by what uses it
-        elif u.op in _VALUES:
+        if u.op in _VALUES:
             done[u] = _value(u, src)
         elif u.op is Ops.LOAD:
             rest = [_to(src[1], u.dtype), src[2]] if len(src) > 2 else []
             done[u] = u.with_src((src[0], *rest))
         elif u.op is Ops.STORE or u.op is Ops.ATOMIC:
             done[u] = u.with_src((src[0], _to(src[1], src[0].dtype) if u.src[1].dtype.weak else src[1], *src[2:]))
-        elif u.op is Ops.PARAM and u.dtype.weak:
+        elif u.op is Ops.PARAM:
             dtype = _alone(u)
             done[u] = UOp(Ops.PARAM, (), u.arg._replace(dtype=dtype), dtype, u.tag)
         else:
-            new = tuple([_to(s, _alone(old)) if s.dtype.weak else s for old, s in zip(u.src, src, strict=True)])
-            done[u] = u.with_src(new)
+            new = [_to(s, _alone(old)) if s.dtype.weak else s for old, s in zip(u.src, src, strict=True)]
+            done[u] = u.with_src(tuple(new))
     return done[sink]
 
 
@@ -166,10 +167,9 @@ def _value(u: UOp, src: list[UOp]) -> UOp:
         x = _to(src[0], _alone(u.src[0])) if src[0].dtype.weak else src[0]
         dtype = _alone(u) if u.dtype.weak else u.dtype
         return x.cast(dtype) if op is Ops.CAST else x.bitcast(dtype)
+    kind = _common(u, u.src[1:] if op is Ops.WHERE else u.src)
     if op is Ops.WHERE:
-        kind = _common(u, u.src[1:])
         return UOp(op, (src[0], _to(src[1], kind), _to(src[2], kind)), None, None, u.tag)
-    kind = _common(u, u.src)
     if op is Ops.STACK and u.dtype.kind == "b":
         return u.with_src(tuple(src))
     return UOp(op, tuple([_to(s, kind) for s in src]), u.arg, None, u.tag)
@@ -179,16 +179,19 @@ def _common(u: UOp, operands: tuple[UOp, ...]) -> DType:
     """The type in which a node is computed."""
     if u.op not in OpGroup.COMPARISON and not u.dtype.weak:
         return u.dtype
-    kinds = {s.dtype for s in operands}
+    first = operands[0].dtype
+    kinds = {first} if len(operands) == 2 and operands[1].dtype is first else {s.dtype for s in operands}
+    if len(kinds) == 1 and not first.weak:
+        return first
     concrete = {k for k in kinds if not k.weak}
     if concrete:
         return UOp(Ops.ADD, operands[:2]).dtype if len(operands) > 1 else concrete.pop()
     if dtypes.weakfloat in kinds:
         return strong(dtypes.weakfloat)
-    wide = not (any(s.shape for s in operands) or u.op is Ops.STACK)
-    if wide or not all(_fits(s) for s in operands) or (u.dtype.kind == "i" and not _fits(u)):
+    if u.op is not Ops.STACK and not any(s.shape for s in operands):
         return dtypes.int64
-    return dtypes.int32
+    fit = all(_fits(s) for s in operands) and (u.dtype.kind != "i" or _fits(u))
+    return dtypes.int32 if fit else dtypes.int64
 
 
 def _to(u: UOp, dtype: DType) -> UOp:
@@ -216,17 +219,32 @@ def fuse_mulacc(sink: UOp, renderer: Renderer) -> UOp:
     if not stores:
         return sink
     uses = use_counts(order)
-    mapping: dict[UOp, UOp] = {}
+    sums: dict[UOp, list[UOp]] = {}
     for store in stores:
-        chain = _accumulation(store, uses)
-        if chain is not None:
-            mapping[store.src[1]] = chain
-    if not mapping:
+        terms = _accumulation(store, uses)
+        if terms is not None:
+            sums[store.src[1]] = terms
+    if not sums:
         return sink
-    return rewrite(sink, _CHAINS, mapping, top_down=True)
+    done: dict[UOp, UOp] = {}
+    return rewrite(sink, _CHAINS, (sums, done), once=True, done=done)
 
 
-_CHAINS = Rules([(Pat(Ops.ADD, name="u"), lambda ctx, u: ctx.get(u))], name="multiply-add")
+def _chain(ctx: tuple[dict[UOp, list[UOp]], dict[UOp, UOp]], old: UOp) -> UOp | None:
+    sums, done = ctx
+    terms = sums.get(old)
+    if terms is None:
+        return None
+    total = done[terms[0]]
+    for t in [done[t] for t in terms[1:]]:
+        if t.op is Ops.WMMA and t.src[2].op is Ops.CONST and t.src[2].arg == 0:
+            total = t.with_src((*t.src[:2], total))
+        else:
+            total = UOp(Ops.MULACC, (*t.src, total)) if t.op is Ops.MUL else UOp(Ops.ADD, (total, t))
+    return total
+
+
+_CHAINS = Rules([(Pat(Ops.ADD, name="u"), _chain)], name="multiply-add")
 
 
 def _memory(u: UOp) -> UOp | None:
@@ -236,8 +254,9 @@ def _memory(u: UOp) -> UOp | None:
     return memory if memory.op is Ops.BUFFER and memory.arg.addrspace in (AddrSpace.REG, AddrSpace.LOCAL) else None
 
 
-def _accumulation(store: UOp, uses: dict[UOp, int]) -> UOp | None:
-    """The terms of the sum that `store` keeps, as multiply-adds on what the accumulator held; None where none fuses."""
+def _accumulation(store: UOp, uses: dict[UOp, int]) -> list[UOp] | None:
+    """What the accumulator held, and then the terms of the sum that `store` keeps in it, in the order in which they are
+    added; None where none fuses."""
     memory = _memory(store)
     terms: list[UOp] = []
     stack = [store.src[1]]
@@ -250,14 +269,8 @@ def _accumulation(store: UOp, uses: dict[UOp, int]) -> UOp | None:
     start = next((t for t in terms if t.op is Ops.LOAD and _memory(t) is memory), None)
     if start is None or not any(t.op in _FUSED for t in terms):
         return None
-    total = start
     terms.remove(start)
-    for t in sorted(terms, key=lambda t: t.op in _FUSED):  # plain terms first, each kind in its order
-        if t.op is Ops.WMMA and t.src[2].op is Ops.CONST and t.src[2].arg == 0:
-            total = t.with_src((*t.src[:2], total))
-        else:
-            total = UOp(Ops.MULACC, (*t.src, total)) if t.op is Ops.MUL else UOp(Ops.ADD, (total, t))
-    return total
+    return [start, *sorted(terms, key=lambda t: t.op in _FUSED)]  # plain terms first, each kind in its order
 
 
 _FUSED = frozenset({Ops.MUL, Ops.WMMA})

@@ -16,7 +16,7 @@ from aril.dtype import DType, PyScalar, dtypes, strong, to_dtype, wrap
 from aril.forks import renewed_in_child
 from aril.mixin import OpMixin
 from aril.ops import OpGroup, Ops
-from aril.uop.args import AddrSpace, AxisType, ParamArg, RangeArg
+from aril.uop.args import AddrSpace, AxisType, KernelInfo, ParamArg, RangeArg
 from aril.uop.derive import derive_digest, derive_dtype, derive_ranges, device_of
 from aril.uop.order import pending, toposort
 
@@ -37,7 +37,9 @@ _nodes: dict[tuple[Any, ...], _Ref] = {}
 _dead: list[_Ref] = []
 _lock = renewed_in_child(sys.modules[__name__], "_lock")
 _note_dead = _dead.append
-_state = {"origin": None}  # hook that names the user's line for new nodes, set while something asks for it
+# "origin": hook that names the user's line for new nodes, set while something asks for it; "sorted": the kernel whose
+# nodes were put in order last, and the nodes
+_state: dict[str, Any] = {"origin": None, "sorted": (None, {})}
 
 
 def _sweep() -> None:
@@ -62,7 +64,7 @@ def live_nodes() -> int:
 
 def track_origin(hook: Callable[[], str | None] | None) -> None:
     """Record `hook()` (the user's line) on every node made from now on; None stops recording."""
-    _state["origin"] = hook  # type: ignore[assignment]
+    _state["origin"] = hook
 
 
 _NAN = float("nan")
@@ -177,7 +179,13 @@ class UOp(OpMixin):
     def toposort(self, enter: Callable[[UOp], bool] | None = None) -> dict[UOp, None]:
         """Every node reachable from this one, sources first (a dict used as an ordered set). Where `enter(node)` is
         false the node is listed but its sources are not walked."""
-        return toposort((self,), enter)
+        if enter is not None or self.arg.__class__ is not KernelInfo:
+            return toposort((self,), enter)
+        kernel, order = _state["sorted"]  # the passes over a kernel ask for it one after another
+        if kernel is not self:
+            order = toposort((self,))
+            _state["sorted"] = self, order
+        return order  # type: ignore[no-any-return]
 
     def substitute(self, mapping: dict[UOp, UOp], within: Callable[[UOp], bool] | None = None) -> UOp:
         """The graph with each key replaced by its value. Values are not searched again; where `within(node)` is false,

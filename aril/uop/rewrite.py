@@ -64,14 +64,14 @@ def rewrite(
 
 
 def _once(root: UOp, rules: Rules, match: MatchFunction, ctx: Any, done: dict[UOp, UOp]) -> UOp:
-    order = root.toposort((lambda n: n not in done) if done else None)
-    if not done and rules.ops is not None and rules.ops.isdisjoint([u.op for u in order]):
+    order, ops = root.toposort((lambda n: n not in done) if done else None), rules.ops
+    if not done and ops is not None and ops.isdisjoint([u.op for u in order]):
         return root
     for u in order:
         if u in done:
             continue
         v = u.with_src(tuple([done[s] for s in u.src])) if u.src else u
-        r = match(v, ctx, u)
+        r = match(v, ctx, u) if ops is None or v.op in ops else None
         done[u] = v if r is None else r
     return done[root]
 
@@ -80,7 +80,10 @@ def _bottom_up(root: UOp, rules: Rules, match: MatchFunction, ctx: Any, name: st
     done: dict[UOp, UOp] = {}
     becomes: dict[UOp, UOp] = {}  # nodes replaced by a node that is not final yet, in the order of replacement
     limit = REWRITE_STACK_LIMIT.value
-    stack = [root]
+    order, ops = root.toposort(), rules.ops
+    if ops is not None and ops.isdisjoint([u.op for u in order]):
+        return root
+    stack = [*reversed(order)]
     while stack:
         u = stack[-1]
         if u in done:
@@ -94,18 +97,19 @@ def _bottom_up(root: UOp, rules: Rules, match: MatchFunction, ctx: Any, name: st
             del becomes[u]
             stack.pop()
             continue
-        todo = [s for s in u.src if s not in done]
-        if todo:
-            stack.extend(reversed(todo))
+        try:
+            src = tuple([done[s] for s in u.src])
+        except KeyError:  # of a replacement
+            stack.extend([s for s in reversed(u.src) if s not in done])
             continue
-        v = u.with_src(tuple([done[s] for s in u.src])) if u.src else u
+        v = u.with_src(src) if src else u
         if v in done:
             done[u] = done[v]
             stack.pop()
             continue
         if v in becomes:
             raise _cycle(v, becomes, rules, ctx, name)
-        r = match(v, ctx, u)
+        r = match(v, ctx, u) if ops is None or v.op in ops else None
         if r is None or r is v:
             done[u] = done[v] = v
             stack.pop()
@@ -127,27 +131,29 @@ def _bottom_up(root: UOp, rules: Rules, match: MatchFunction, ctx: Any, name: st
 def _top_down(root: UOp, rules: Rules, match: MatchFunction, ctx: Any, name: str) -> UOp:
     done: dict[UOp, UOp] = {}
     settled: dict[UOp, UOp] = {}  # what a node has become itself; its sources are being visited
+    ops = rules.ops
     stack = [root]
     while stack:
         u = stack[-1]
         if u in done:
             stack.pop()
             continue
-        first = u not in settled
-        v = _settle(u, rules, match, ctx, name) if first else settled[u]
-        if v in done:
+        v = settled.pop(u, None)
+        first = v is None
+        if v is None:
+            v = _settle(u, rules, match, ctx, name) if ops is None or u.op in ops else u
+        if v is not u and v in done:
             done[u] = done[v]
             stack.pop()
             continue
-        settled[u] = v
         todo = [s for s in v.src if s not in done]
         if todo:
+            settled[u] = v
             if not first:  # it waits for a source that waits for it
                 raise _cycle(u, settled, rules, ctx, name)
             stack.extend(reversed(todo))
             continue
-        del settled[u]
-        done[u] = v.with_src(tuple([done[s] for s in v.src]))
+        done[u] = v.with_src(tuple([done[s] for s in v.src])) if v.src else v
         stack.pop()
     return done[root]
 
