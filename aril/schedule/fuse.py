@@ -95,6 +95,7 @@ def concrete(d: sint) -> int:
 
 
 _numel: dict[UOp, int] = {}  # known sizes; emptied after every schedule
+_contractions: dict[UOp, bool] = {}  # and which reductions are contractions
 
 
 def numel(u: UOp) -> int:
@@ -105,9 +106,10 @@ def numel(u: UOp) -> int:
     return n
 
 
-def forget_sizes() -> None:
-    """Let go of the nodes whose sizes are known."""
+def forget_nodes() -> None:
+    """Let go of the nodes of which something is known."""
     _numel.clear()
+    _contractions.clear()
 
 
 def nbytes(u: UOp) -> int:
@@ -207,6 +209,13 @@ def is_leaf(u: UOp) -> bool:
 
 def is_contraction(u: UOp) -> bool:
     """A reduction whose body is larger than what it reads: operands are used more than once."""
+    found = _contractions.get(u)
+    if found is None:
+        found = _contractions[u] = _reads_again(u)
+    return found
+
+
+def _reads_again(u: UOp) -> bool:
     body = u.src[0]
     total = numel(body)
     while body.op in OpGroup.MOVEMENT:

@@ -19,7 +19,7 @@ from aril.schedule.fuse import (
     Fusion,
     choose_stored,
     concrete,
-    forget_sizes,
+    forget_nodes,
     is_contraction,
     is_leaf,
     nbytes,
@@ -198,7 +198,7 @@ def build(sink: UOp, params: int) -> Schedule:
     merged = merge(list(drafts.values()), drafts, fusion)
     kernels = bundle(chain(merged, sink.src, _lowers))
     out = _finish(kernels, sink, rep, params, temps)
-    forget_sizes()
+    forget_nodes()
     return out
 
 

@@ -102,7 +102,7 @@ def merge(drafts: list[Draft], owner: dict[UOp, Draft], fusion: Fusion) -> list[
 
     def path(a: Draft, b: Draft) -> bool:
         """Whether b needs a through some third kernel."""
-        return any(masks[m] & bits[a] for m in alive if m is not a and m is not b and masks[b] & bits[m])
+        return any(masks[m] & bits[a] for m in b.deps if m is not a)
 
     def join(a: Draft, b: Draft, direct: bool) -> None:
         if direct:
