@@ -39,6 +39,7 @@ CODE_SETTINGS = (
 SETTINGS = tuple([getattr(config, n) for n in CODE_SETTINGS if hasattr(config, n)])
 KERNEL_ABI = 1  # how kernels are called (docs/ir.md); a change of that changes the number
 PARALLEL_FROM = 3  # below this many misses a worker's start costs more than it saves
+LARGE_GRAPH = 256  # nodes from which a graph surely has that many kernels
 
 
 @dataclass(frozen=True)
@@ -186,8 +187,42 @@ def load_kernels(wanted: list[tuple[UOp, str]]) -> list[Loaded]:
     if missing:
         with _lock:
             _load_missing(missing, settings, tag)
+            while _foreseen:
+                cache.put("graph", _foreseen.pop(), b"compiled")
         out = [_loaded[(body, device, tag)] for body, device in wanted]
     return out  # type: ignore[return-value]
+
+
+_foreseen: list[str] = []  # graphs that are being scheduled and have not been compiled with this disk cache
+
+
+def foresee(graph: UOp) -> None:
+    """Where a large graph, about to be scheduled, has not been compiled with this disk cache, start the workers: they
+    are up when its kernels are known. A graph is told by its operations and what it reads; a wrong guess costs a
+    process that waits, or one that starts late."""
+    order = graph.toposort()
+    opened = Device[Device.DEFAULT]
+    if len(order) < LARGE_GRAPH or not _persistent(opened) or _is_watched() or config.BEAM.value:
+        return
+    leaves = repr([u.arg for u in order if not u.src]).encode()
+    name = hashlib.blake2b(bytes([u.op for u in order]) + leaves, digest_size=16).hexdigest()
+    key = f"{code_version()}|{getattr(opened.target, 'key', opened.target)}|{settings_key()}|{name}"
+    if cache.get("graph", key) is None:
+        from aril.runtime import workers
+
+        _foreseen.append(key)
+        workers.get_ready("aril.engine.compile:import_compiler")
+
+
+def import_compiler(payload: bytes) -> bytes:
+    """What a worker does while there is nothing to compile yet."""
+    from aril.codegen import estimate, linearize, passes  # noqa: F401
+    from aril.runtime.llvm import host_features
+    from aril.schedule import rows  # noqa: F401
+
+    passes(renderer_of("CPU"))
+    host_features()
+    return payload
 
 
 def _load_missing(missing: dict[tuple[UOp, str, str], str | None], settings: Any, tag: str) -> None:

@@ -18,7 +18,7 @@ from aril.config import DEBUG, NAN_CHECK, NO_COLOR, PROFILE, VALIDATE_WITH_CPU
 from aril.counters import GlobalCounters
 from aril.device import Buffer, Device, readable_size
 from aril.engine import profile
-from aril.engine.compile import SETTINGS, Loaded, evaluate, load_kernels
+from aril.engine.compile import SETTINGS, Loaded, evaluate, foresee, load_kernels
 from aril.engine.lock import locked
 from aril.engine.transfer import transfer, transfer_name
 from aril.ops import OpGroup, Ops
@@ -80,7 +80,9 @@ class Capture:
 class _Local(threading.local):
     capture: Capture | None = None
     runs: int = 0  # how often values were computed and kept at their nodes
-    wrote: bool = False  # whether the last run contained assignments
+
+    def __init__(self) -> None:
+        self.written: list[UOp] = []  # states of memory that assignments made, now computed, until tensors take note
 
 
 local = _Local()
@@ -150,7 +152,7 @@ def realize_uops(uops: list[UOp], devices: list[str | None] | None = None, compu
         local.capture.graphs += roots
     began = profile.now() if PROFILE.value else 0
     normal = normalize(roots, tuple(pending.values()), stands)
-    steps = schedule(normal.graph, len(normal.buffers))
+    steps = schedule(normal.graph, len(normal.buffers), foresee)
     if began:
         profile.record("schedule", f"schedule of {len(roots)}", "", began, profile.now())
     if compute is not None:
@@ -159,7 +161,7 @@ def realize_uops(uops: list[UOp], devices: list[str | None] | None = None, compu
         buffers: list[Buffer | None] = [storage_of(b) for b in normal.buffers]
         made = run(executable(steps, Device.DEFAULT), buffers, normal.values)
     local.runs += 1
-    local.wrote = bool(normal.effects)
+    local.written += normal.effects
     nodes: dict[UOp, UOp] = {}
     # What was written goes on under a new node over the same memory: nodes over the old one that hold a computed value
     # (`x * 2`, still alive) are never found for the new contents.

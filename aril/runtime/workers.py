@@ -48,6 +48,11 @@ class Workers:
         self._open = 0  # tasks handed in and not finished
         self._closed = False
 
+    @property
+    def started(self) -> bool:
+        """Whether any work has been handed in."""
+        return bool(self._threads)
+
     def submit(self, function: str, payload: bytes, label: str = "") -> Future[bytes]:
         """Run `function` ("module:name", bytes to bytes) on `payload` in a worker.
 
@@ -65,10 +70,10 @@ class Workers:
                 thread.start()
         return future
 
-    def warm(self, count: int | None = None, module: str = "aril.runtime.llvm") -> None:
-        """Start `count` workers (default: all) and have them import what they need, without waiting for them."""
-        for _ in range(self.limit if count is None else min(count, self.limit)):
-            self.submit("aril.runtime.workers:import_module", module.encode())
+    def get_ready(self, function: str) -> None:
+        """Start all workers and have each run `function` (of bytes, to import what tasks need), without waiting."""
+        for _ in range(self.limit):
+            self.submit(function, b"")
 
     def _serve(self) -> None:
         """Own one process: give it tasks one by one, start it again when it died."""
@@ -206,6 +211,13 @@ def submit(function: str, payload: bytes, label: str = "") -> Future[bytes]:
     return future
 
 
+def get_ready(function: str) -> None:
+    """Start the workers, where there are any that have not started: see `Workers.get_ready`."""
+    workers = shared_workers()
+    if workers is not None and not workers.started:
+        workers.get_ready(function)
+
+
 def _close() -> None:
     if _shared:
         _shared.pop().close()
@@ -235,12 +247,6 @@ def _function(where: str) -> Callable[[bytes], bytes]:
     module, _, name = where.partition(":")
     found: Callable[[bytes], bytes] = getattr(importlib.import_module(module), name)
     return found
-
-
-def import_module(name: bytes) -> bytes:
-    """A task that imports a module, so that the next task need not."""
-    importlib.import_module(name.decode())
-    return b""
 
 
 def main() -> None:

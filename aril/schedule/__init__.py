@@ -15,6 +15,7 @@ The passes, in order:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -61,8 +62,9 @@ _CACHE: dict[tuple[Any, ...], Schedule] = {}
 CACHE_LIMIT = 4096
 
 
-def schedule(graph: UOp, params: int) -> Schedule:
-    """The schedule of a normalised graph, from the cache where its structure has been seen.
+def schedule(graph: UOp, params: int, on_miss: Callable[[UOp], None] | None = None) -> Schedule:
+    """The schedule of a normalised graph, from the cache where its structure has been seen; where it has not,
+    `on_miss(graph)` is called first.
 
     Errors: SpecError with SPEC=1 where the graph is not of tensor form, with SPEC=2 where it is not after some pass.
     """
@@ -71,6 +73,8 @@ def schedule(graph: UOp, params: int) -> Schedule:
     key = (graph, *collective.settings(), EMULATED_DTYPES.value)
     found = None if NAN_CHECK.value else _CACHE.get(key)  # the lines of this graph, not of one like it
     if found is None:
+        if on_miss is not None:
+            on_miss(graph)
         whole = inline(graph)
         sink, plan = shard.distribute(split_bitcasts(whole))
         sink = run_passes(sink, [(one.__name__, one) for one in PASSES], "scheduling", "tensor")
