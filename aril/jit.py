@@ -35,7 +35,7 @@ from aril.nested import tensors as tensors_in
 from aril.ops import OpGroup, Ops
 from aril.schedule.shard import Layout, layout_of, memory_of
 from aril.tensor import Tensor
-from aril.tensor_memory import alive, is_storage_view, renew
+from aril.tensor_memory import alive, is_storage_view, renew, set_node
 from aril.uop import UOp
 from aril.uop.order import toposort
 
@@ -193,7 +193,7 @@ class Jit(Generic[P, R]):
         own_nodes = given.nodes
         for t in results:  # the caller's inputs come back as themselves
             back = {b: number.get(id(storage_of(b))) for b in memory_of(t.uop)}
-            t.uop = t.uop.substitute({b: own_nodes[i] for b, i in back.items() if i is not None})
+            set_node(t, t.uop.substitute({b: own_nodes[i] for b, i in back.items() if i is not None}))
         renew([*c.state.values(), *[given.buffers[i] for i in c.written_inputs]])
         given.put_back(c.written_inputs)
         return out

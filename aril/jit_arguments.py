@@ -22,6 +22,7 @@ from aril.ops import Ops
 from aril.schedule.prepare import is_flat_view
 from aril.schedule.shard import is_sharded_storage, memory_of
 from aril.tensor import Tensor
+from aril.tensor_memory import set_node
 from aril.uop import UOp
 
 MOST_OBJECTS = 100_000  # looked at for tensors that a function reaches
@@ -137,7 +138,7 @@ def arguments(tensors: list[Tensor], as_views: Container[int] = ()) -> Arguments
             if is_realized(tensors[k].uop):  # it stays a view
                 copied[k], given[k] = tensors[k], tensors[k].replace_uop(uop)
             else:
-                tensors[k].uop = uop
+                set_node(tensors[k], uop)
     nodes = [b for t in given for b in memory_of(t.uop)]
     buffers = [storage_of(b) for b in nodes]
     places = [storage_of(b) for t in tensors for b in memory_of(t.uop)] if copied else buffers

@@ -31,6 +31,7 @@ from aril.tensor_memory import (
     is_storage_view,
     need_numbers,
     realize,
+    set_node,
     storage_base,
     working_device,
 )
@@ -328,7 +329,8 @@ class Tensor(
         """
         if x.shape != self.shape or x.dtype is not self.dtype:
             raise ValueError(f"replace: {x.shape} {x.dtype.name} cannot stand for {self.shape} {self.dtype.name}")
-        self.uop, self._device, self._history = x.uop, x._device, x._history
+        set_node(self, x.uop)
+        self._device, self._history = x._device, x._history
         return self
 
     def alu(self, op: Ops, *src: Tensor) -> Tensor:
@@ -420,7 +422,8 @@ class Tensor(
         'PYTHON'
         """
         moved = self.to(device)
-        self.uop, self._device = moved.uop, moved._device
+        set_node(self, moved.uop)
+        self._device = moved._device
         return self
 
     # --- realizing ---

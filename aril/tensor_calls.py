@@ -10,7 +10,7 @@ from typing import Any
 
 from aril.ops import Ops
 from aril.schedule.shard import is_sharded_storage
-from aril.tensor_memory import alive, is_storage_view, realize
+from aril.tensor_memory import alive, is_storage_view, realize, set_node
 from aril.uop import UOp
 from aril.uop.function import FunctionArg, call
 from aril.uop.order import toposort
@@ -75,7 +75,7 @@ class CallsMixin:
 
         leaves = [u for u in toposort(roots, lambda u: not leaf(u)) if leaf(u) and u.op is not Ops.CONST]
         for t, node in zip(pending, call(roots, leaves, leaves, FunctionArg("pending")), strict=True):
-            t.uop = node
+            set_node(t, node)
         return self
 
     def schedule_linear(self: Any, *others: Any) -> UOp:

@@ -11,7 +11,15 @@ from aril.mixin.base import broadcast_shape
 from aril.ops import OpGroup, Ops
 from aril.schedule.shard import is_sharded_storage
 from aril.schedule.written import below_bitcasts
-from aril.tensor_memory import advance, elements, is_only_view, is_writable_view, make_writable, storage_base
+from aril.tensor_memory import (
+    advance,
+    elements,
+    is_only_view,
+    is_writable_view,
+    make_writable,
+    set_node,
+    storage_base,
+)
 from aril.tensor_shard import storage_like
 from aril.uop import UOp
 from aril.uop.node import view_flat
@@ -128,7 +136,7 @@ class InPlaceMixin:
         else:
             flat = UOp.new_buffer(self._device, elements(value.shape), value.dtype)
             view = view_flat(flat, value.shape)
-        self.uop = view.after(view.store(value))
+        set_node(self, view.after(view.store(value)))
         note_assignment(self.uop)
         return self
 

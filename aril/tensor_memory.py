@@ -28,7 +28,12 @@ if TYPE_CHECKING:
     from aril.tensor import Tensor
 
 # Every tensor alive, by identity. Assignments need to know who still reads what they overwrite.
-_live: dict[int, weakref.ref[Tensor]] = {}
+_live: dict[int, _LiveRef] = {}
+# The same tensors by the node that they are views of (its identity), so that an assignment finds those that follow it
+# without a look at all others. Those with a new node wait in `_unfiled` until somebody asks.
+_filed: dict[int, dict[int, _LiveRef]] = {}
+_unfiled: dict[int, _LiveRef] = {}
+EMPTY = 64  # places that nobody is filed at any more, before they are cleared away
 _repeats = itertools.count()  # tells apart assignments that read alike
 # BUFFER nodes over the same memory, of tensors that were computed alike and may change apart.
 _twins: weakref.WeakKeyDictionary[UOp, weakref.WeakSet[UOp]] = weakref.WeakKeyDictionary()
@@ -36,22 +41,54 @@ _twins: weakref.WeakKeyDictionary[UOp, weakref.WeakSet[UOp]] = weakref.WeakKeyDi
 _assigned: weakref.WeakSet[UOp] = weakref.WeakSet()
 
 
-def _forget(ref: weakref.ref[Tensor], live: Any = _live) -> None:
-    key = ref.key  # type: ignore[attr-defined]
-    if live.get(key) is ref:
-        del live[key]
+def _forget(ref: _LiveRef, live: Any = _live, unfiled: Any = _unfiled, filed: Any = _filed) -> None:
+    key = ref.key
+    for known in (live, unfiled, filed.get(ref.base, {})):
+        if known.get(key) is ref:
+            known.pop(key, None)
 
 
 class _LiveRef(weakref.ref):  # type: ignore[type-arg]
-    __slots__ = ("key",)
+    __slots__ = ("base", "key")
+    base: int  # where it is filed, 0 for nowhere
     key: int
 
 
 def enlist(t: Tensor) -> None:
     """Count `t` among the tensors alive."""
     ref = _LiveRef(t, _forget)
-    ref.key = id(t)
-    _live[ref.key] = ref
+    ref.key, ref.base = id(t), 0
+    _live[ref.key] = _unfiled[ref.key] = ref
+
+
+def set_node(t: Tensor, node: UOp) -> None:
+    """Let `t` stand for another node."""
+    t.uop = node
+    ref = _live.get(id(t))
+    if ref is None:
+        enlist(t)
+    else:
+        _unfiled[ref.key] = ref
+
+
+@locked
+def _viewers(base: UOp) -> list[Tensor]:
+    """The tensors that are `base`, or views of it."""
+    while _unfiled:
+        ref = _unfiled.popitem()[1]
+        t = ref()
+        if t is None:
+            continue
+        now = id(storage_base(t.uop))
+        if ref.base != now:
+            _filed.get(ref.base, {}).pop(ref.key, None)
+            ref.base = now
+            _filed.setdefault(now, {})[ref.key] = ref
+    if len(_filed) > 2 * len(_live) + EMPTY:  # they are left by tensors that die, which may happen at any time
+        for key in [key for key, refs in _filed.items() if not refs]:
+            del _filed[key]
+    found = [ref() for ref in list(_filed.get(id(base), {}).values())]
+    return [t for t in found if t is not None and storage_base(t.uop) is base]  # of an id used before: the present ones
 
 
 # Held while a tensor gets a node that had none (a result of a replay, `jit_calls.unnamed`).
@@ -77,9 +114,9 @@ def advance(base: UOp, effect: UOp) -> None:
     new = base.after(effect)
     if new.storage is not None:  # the same step done before (x.assign(x * 2) again), its node still alive: do it anew
         new = UOp(Ops.AFTER, new.src, tag=next(_repeats))
-    for t in alive():
-        if t.uop is base or (is_storage_view(t.uop) and storage_base(t.uop) is base):
-            t.uop, t._history = t.uop.substitute({base: new}), None
+    for t in _viewers(base):
+        set_node(t, t.uop.substitute({base: new}))
+        t._history = None
     _assigned.add(new)
     note_assignment(new)
 
@@ -97,7 +134,7 @@ def realize(tensors: Iterable[Tensor], compute: Any = None) -> None:
     for t in {id(t): t for t in tensors}.values():
         need_numbers(t)
         if t.uop.dtype.weak:
-            t.uop = t.uop.cast(strong(t.uop.dtype))
+            set_node(t, t.uop.cast(strong(t.uop.dtype)))
         if not is_realized(t.uop):
             todo.append(t)
     if not todo:
@@ -127,13 +164,13 @@ def realize(tensors: Iterable[Tensor], compute: Any = None) -> None:
             taken.add(old)
             if getattr(bottom, "came_from", None) is None:
                 bottom.came_from = weakref.ref(old)
-        t.uop = new
+        set_node(t, new)
         if t._device is None:
             t._device = new.device
-    for t in alive() if local.wrote else ():
-        base = storage_base(t.uop)
-        if base.op is Ops.AFTER and base.storage is not None:
-            t.uop = t.uop.substitute({base: realized_view(base)})
+    while local.written:
+        state = local.written.pop()
+        for t in _viewers(state):
+            set_node(t, t.uop.substitute({state: realized_view(state)}))
 
 
 def _only_moves(base: UOp, u: UOp) -> tuple[bool, bool]:
@@ -180,7 +217,7 @@ def renew(written: Iterable[Buffer]) -> None:
                 fresh[b] = UOp.new_buffer(b.arg.device, b.arg.size, b.dtype)
                 fresh[b].storage = b.storage
         if written_to:
-            t.uop = t.uop.substitute({b: fresh[b] for b in written_to})
+            set_node(t, t.uop.substitute({b: fresh[b] for b in written_to}))
             t._history = None
 
 
@@ -282,10 +319,6 @@ def _is_shared(view: UOp) -> bool:
     return origin is not None and origin() is not None or len(_twins.get(bottom, ())) > 1
 
 
-def _viewers(base: UOp) -> list[Tensor]:
-    return [t for t in alive() if is_storage_view(t.uop) and storage_base(t.uop) is base]
-
-
 def is_only_view(t: Tensor) -> bool:
     """Whether `t` is all of some memory that no other tensor is a view of, though a graph stands for its value."""
     if not is_flat(t.uop) or not is_writable_view(t.uop):
@@ -310,7 +343,7 @@ def make_writable(t: Tensor) -> bool:
     view = view_flat(flat, base.shape)
     state = view.after(view.store(base))
     for v in _viewers(base):
-        v.uop = v.uop.substitute({base: state})
+        set_node(v, v.uop.substitute({base: state}))
     _assigned.add(state)
     note_assignment(state)
     return True

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from aril.dtype import DTypeLike, dtypes, to_dtype
 from aril.nn.optim import Optimizer
 from aril.tensor import Tensor
+from aril.tensor_memory import set_node
 
 __all__ = ["LossScaler", "lowered"]
 
@@ -37,12 +38,12 @@ def lowered(params: Iterable[Tensor], dtype: DTypeLike = dtypes.bfloat16) -> Ite
         raise TypeError(f"lowered: parameters are computed with in a float type, not {kind.name}")
     held = [(t, t.uop) for t in params if t.dtype.kind == "f" and t.is_param is not False]
     for t, u in held:
-        t.uop = u.cast(kind)
+        set_node(t, u.cast(kind))
     try:
         yield
     finally:
         for t, u in held:
-            t.uop = u
+            set_node(t, u)
 
 
 class LossScaler:

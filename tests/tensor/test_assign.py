@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from aril import Tensor, dtypes
+from aril import Tensor, dtypes, tensor_memory
 from tests.values import both, check
 
 
@@ -178,3 +181,42 @@ def test_backward_through_an_assigned_parameter_is_an_error(realized):
         loss.backward()
     (w * w * other).sum().backward()
     assert w.grad.tolist() == [0, 4]
+
+
+def test_an_assignment_looks_at_those_who_see_its_memory(monkeypatch):
+    """Among a thousand other tensors it takes as many looks as among none."""
+    others = [Tensor([1.0, 2.0]) for _ in range(1000)]
+    x = Tensor([1.0, 2.0, 3.0, 4.0])
+    view = x[1:3]
+    x.assign(x * 2)  # files those that are new
+    looks = []
+    plain = tensor_memory.storage_base
+    monkeypatch.setattr(tensor_memory, "storage_base", lambda u: looks.append(u) or plain(u))
+    x.assign(x + 1)
+    monkeypatch.undo()
+    assert len(looks) < 20
+    assert view.tolist() == [5.0, 7.0] and len(others) == 1000
+
+
+def test_a_tensor_that_has_got_another_node_follows_its_new_memory():
+    x, y = Tensor([1.0, 2.0]).realize(), Tensor([3.0, 4.0]).realize()
+    z = x.reshape(2, 1)
+    x.assign(x * 2).realize()
+    z.replace(y.reshape(2, 1))
+    y.assign(y * 10)
+    x.assign(x + 1)
+    assert z.tolist() == [[30.0], [40.0]] and x.tolist() == [3.0, 5.0]
+
+
+def test_nodes_of_tensors_are_set_in_one_place():
+    """`set_node` files the tensor: one whose `uop` is set elsewhere would not follow an assignment."""
+    root = Path(tensor_memory.__file__).parent
+    found = []
+    for path in sorted(root.rglob("*.py")):
+        for n in ast.walk(ast.parse(path.read_text())):
+            if isinstance(n, (ast.Assign, ast.AugAssign, ast.AnnAssign)):
+                targets = n.targets if isinstance(n, ast.Assign) else [n.target]
+                flat = [t for target in targets for t in ast.walk(target)]
+                if any(isinstance(t, ast.Attribute) and t.attr == "uop" and isinstance(t.ctx, ast.Store) for t in flat):
+                    found.append(f"{path.name}:{n.lineno}")
+    assert [f.split(":")[0] for f in found] == ["tensor.py", "tensor_memory.py", "tensor_memory.py"], found
