@@ -38,12 +38,14 @@ def chunk_output(
     exact: bool = False,
     most: int = CHUNKS,
     least: float = CHUNK_NS,
+    near: UOp | None = None,
 ) -> None:
     """Outer output loops to the launch index, so that a chunk is worth a thread's while.
 
     `total` is the nest's time in nanoseconds; `lane` the loop of the lanes, split in multiples of `lane_block` if need
     be. `loops` are those to take (default: all of the nest). With `exact` every chunk has the same number of turns;
-    there are about `most` of them, or fewer, of `least` nanoseconds or more.
+    there are about `most` of them, or fewer, of `least` nanoseconds or more. Turns of `near` touch neighbouring lines,
+    which caches fetch in pairs: a chunk has two or more.
     """
     if not plan.shares or total < 2 * CHUNK_NS or not nest.repeatable and any(u.op is Ops.ATOMIC for u in nest.nodes):
         return
@@ -57,7 +59,7 @@ def chunk_output(
         if r is lane or left < 2 or not _uniform(nest, r):
             continue
         n = length(r)
-        if is_constant(r) and n <= (left if exact else left * 2):
+        if is_constant(r) and n <= (left if exact else left * 2) and (r is not near or n < 4):
             if n > 1:
                 ids.append(r.arg.id)
                 left //= n

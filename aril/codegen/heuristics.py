@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from aril.codegen.analysis import Access, Nest, is_constant, length, reduce_loops_of
 from aril.codegen.attention import is_chain, plan_chain
@@ -192,15 +193,16 @@ def _plan_generic(plan: Plan, index: int, shared: bool) -> None:
     widths = {r: width_of(plan, nest, r) for r in (*nest.loops, *[r for group in nest.groups for r in group])}
     lane, inner = _choose_lanes(nest, widths)
     _keep_row(plan, nest, lane, inner)
+    tile = None if lane is None else _tile_rows(plan, index, lane, widths[lane])
     nest = plan.nest(index)
     if shared:
-        _chunk(plan, nest, lane)
+        _chunk(plan, nest, lane, tile)
     nest = plan.nest(index)
     if lane is not None:
         width = widths[lane]
         lane = plan.find(nest.loops, lane.arg.id)
         _fill_blocks(plan, nest, lane)
-        _vectorise_output(plan, index, plan.find(plan.nest(index).loops, lane.arg.id), width)
+        _vectorise_output(plan, index, plan.find(plan.nest(index).loops, lane.arg.id), width, tile)
     _unroll_short(plan, nest, [r.arg.id for r in inner])
     for loop in inner:
         heavy = any(u.op in COSTLY for u in nest.nodes if loop in u.ranges)
@@ -296,7 +298,7 @@ def _choose_reduction_lane(
     return best if best is not None and cost(best) <= cost(None) * 1.05 else None
 
 
-def _vectorise_output(plan: Plan, index: int, lane: UOp, width: int) -> None:
+def _vectorise_output(plan: Plan, index: int, lane: UOp, width: int, tile: RowTile | None) -> None:
     nest = plan.nest(index)
     n, id = length(lane), lane.arg.id
     registers = plan.renderer.vector_registers
@@ -304,19 +306,17 @@ def _vectorise_output(plan: Plan, index: int, lane: UOp, width: int) -> None:
     heavy = any(u.op in COSTLY for u in nest.nodes if lane in u.ranges)
     copies = 1 if heavy else max(1, min(4, registers // 2 // max(1, live)))
     copies = 1 << (copies.bit_length() - 1)
-    tiled = _transposed_loop(nest, lane)
     if not is_constant(lane):
         if n < width:
             return
         plan.do(Split(id, width, "peel"), "lanes; the rest one by one")
         plan.do(Vectorize((*id, 1)), "contiguous")
         return
-    # a tile of a transposing copy lies in registers: 16 vectors of 16 elements take half of 32
-    lanes = min(width if tiled is None or registers >= 32 else min(width, 8), 1 << (n.bit_length() - 1))
+    lanes = tile.lanes if tile is not None else min(width, 1 << (n.bit_length() - 1))
     while copies > 1 and n < 2 * copies * lanes and n % (copies * lanes):
         copies //= 2
-    if tiled is not None or any(r.arg.kind is AxisType.UPCAST for r in nest.loops):
-        copies = _line_copies(nest, lanes, n) if tiled is not None and registers < 32 else 1
+    if tile is not None or any(r.arg.kind is AxisType.UPCAST for r in nest.loops):
+        copies = tile.copies if tile is not None else 1
     block = lanes * copies
     tail = "overlap" if nest.repeatable else "peel"
     if n > block:
@@ -330,8 +330,40 @@ def _vectorise_output(plan: Plan, index: int, lane: UOp, width: int) -> None:
         plan.do(Split(id, block, tail), "tiles of vectors")
         id = (*id, 1)
     plan.vectorise(id, lanes, copies, "contiguous for most accesses")
-    if tiled is not None:
-        _tile_copy(plan, index, tiled.arg.id, (*id, 1) if copies > 1 else id, copies)
+    if tile is not None:
+        _bands_last(plan, index, tile, (*id, 1) if copies > 1 else id)
+
+
+@dataclass(frozen=True)
+class RowTile:
+    """A tile of a transposing copy: so many rows, as copies, of `copies` vectors of `lanes`; `loop` is over tiles."""
+
+    loop: Id | None
+    lanes: int
+    copies: int
+
+
+def _tile_rows(plan: Plan, index: int, lane: UOp, width: int) -> RowTile | None:
+    """Rows of a transposing copy: as many as fill a cache line (or a part, where vectors side by side fill the results'
+    lines). Taken ahead of chunks, which are whole tiles then."""
+    nest = plan.nest(index)
+    loop = _transposed_loop(nest, lane) if is_constant(lane) else None
+    if loop is None:
+        return None
+    # a tile lies in registers: 16 vectors of 16 elements take half of 32
+    many = plan.renderer.vector_registers >= 32
+    n, m, id = length(lane), length(loop), loop.arg.id
+    lanes = min(width if many else min(width, 8), 1 << (n.bit_length() - 1))
+    copies = 1 if many else _line_copies(nest, lanes, n)
+    rows = min(max(2, LINE // nest.itemsize // copies), 1 << (m.bit_length() - 1))
+    if m == rows:
+        plan.do(Upcast(id), "lines of the strided side are used whole")
+        return RowTile(None, lanes, copies)
+    if m % rows and not nest.repeatable:
+        return RowTile(None, lanes, 1)
+    plan.do(Split(id, rows, "exact" if m % rows == 0 else "overlap"), "tile of a transposing copy")
+    plan.do(Upcast((*id, 1)), "lines of the strided side are used whole")
+    return RowTile((*id, 0), lanes, copies)
 
 
 def _line_copies(nest: Nest, lanes: int, n: int) -> int:
@@ -340,21 +372,13 @@ def _line_copies(nest: Nest, lanes: int, n: int) -> int:
     return copies if n % (copies * lanes) == 0 else 1
 
 
-def _tile_copy(plan: Plan, index: int, id: Id, lane: Id, copies: int) -> None:
-    """Rows of a transposing copy: as many as fill a cache line (or a part, where `copies` of vectors fill the results'
-    lines), all tiles of one band of lanes next to each other."""
-    nest = plan.nest(index)
-    loop = plan.find(nest.loops, id)
-    m, id = length(loop), loop.arg.id
-    rows = min(max(2, LINE // nest.itemsize // copies), 1 << (m.bit_length() - 1))
-    if m == rows:
-        plan.do(Upcast(id), "lines of the strided side are used whole")
-    elif m % rows == 0 or (nest.repeatable and is_constant(loop)):
-        plan.do(Split(id, rows, "exact" if m % rows == 0 else "overlap"), "tile of a transposing copy")
-        plan.do(Upcast((*id, 1)), "lines of the strided side are used whole")
-        outer = lane[: -1 if copies == 1 else -2] + (0,)
-        if len(lane) > 1 and any(r.arg.id == outer for r in plan.nest(index).loops) and (*id, 0) < outer:
-            plan.do(Reorder((outer, (*id, 0))), "neighbours in memory follow each other")
+def _bands_last(plan: Plan, index: int, tile: RowTile, lane: Id) -> None:
+    """All tiles of one band of lanes next to each other."""
+    ids = [r.arg.id for r in plan.nest(index).loops if r.arg.kind is AxisType.LOOP]
+    rows = next((i for i in ids if tile.loop is not None and i[: len(tile.loop)] == tile.loop), None)
+    outer = lane[: -1 if tile.copies == 1 else -2] + (0,)
+    if len(lane) > 1 and outer in ids and rows is not None and rows < outer:
+        plan.do(Reorder((outer, rows)), "neighbours in memory follow each other")
 
 
 def _transposed_loop(nest: Nest, lane: UOp) -> UOp | None:
@@ -434,7 +458,8 @@ def estimate_ns(nest: Nest, lane: UOp | None) -> float:
     return max(memory, nest.work * _OPERATION)
 
 
-def _chunk(plan: Plan, nest: Nest, lane: UOp | None) -> None:
+def _chunk(plan: Plan, nest: Nest, lane: UOp | None, tile: RowTile | None) -> None:
     width = width_of(plan, nest, lane)
     loops = tuple([r for r in nest.loops if r.arg.kind is AxisType.LOOP])
-    chunk_output(plan, nest, estimate_ns(nest, lane), lane, lane_block=width * 4, loops=loops)
+    near = None if tile is None else next((r for r in loops if r.arg.id == tile.loop), None)
+    chunk_output(plan, nest, estimate_ns(nest, lane), lane, lane_block=width * 4, loops=loops, near=near)

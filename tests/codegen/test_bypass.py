@@ -118,3 +118,15 @@ def test_a_transposed_copy_fills_the_lines_of_its_result(target: str, rows: int,
 def test_transposed_copies_of_any_size(target: str, rows: int, cols: int) -> None:
     kernel = b.transpose(rows, cols)
     check(kernel, run_native(kernel, program_of(kernel, target)))
+
+
+@pytest.mark.parametrize("target", ["wide", "avx2"])
+@pytest.mark.parametrize(("rows", "cols"), [(1657, 659), (977, 880), (563, 2048)])
+def test_chunks_of_transposed_copies_are_whole_tiles(target: str, rows: int, cols: int) -> None:
+    """Whatever the number of rows: no element is loaded alone."""
+    kernel = b.transpose(rows, cols)
+    program = program_of(kernel, target)
+    assert int(program.chunks) > 1
+    loads = [u for u in program.linear.src if u.op is Ops.LOAD and u.src[0].src[0].op is Ops.PARAM]
+    assert loads and all(u.src[0].op is Ops.SHRINK for u in loads)
+    check(kernel, run_native(kernel, program))
