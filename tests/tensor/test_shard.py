@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -348,18 +349,19 @@ def _train(
     return losses, block
 
 
-@pytest.fixture(scope="module")
-def one_device() -> tuple[list[float], Block]:
-    return _train(None, False)
+@cache
+def _one_device(rows: int = 6, low: bool = False) -> tuple[list[float], Block]:
+    return _train(None, False, rows=rows, low=low)
 
 
 @pytest.mark.parametrize("captured", [False, True])
 @pytest.mark.parametrize("plan", PLANS)
-def test_training_equals_one_device(plan: str, captured: bool, one_device: tuple[list[float], Block]) -> None:
+def test_training_equals_one_device(plan: str, captured: bool) -> None:
     losses, block = _train(plan, captured)
-    np.testing.assert_allclose(losses, one_device[0], rtol=1e-4)
+    alone, reference = _one_device()
+    np.testing.assert_allclose(losses, alone, rtol=1e-4)
     for k, w in block.w.items():
-        np.testing.assert_allclose(w.numpy(), one_device[1].w[k].numpy(), rtol=1e-3, atol=1e-4)
+        np.testing.assert_allclose(w.numpy(), reference.w[k].numpy(), rtol=1e-3, atol=1e-4)
         assert w.device == TWO
 
 
@@ -367,7 +369,7 @@ def test_training_equals_one_device(plan: str, captured: bool, one_device: tuple
 def test_training_with_uneven_parts_equals_one_device(plan: str) -> None:
     # 5 rows of the batch and 8 or 16 elements of the weights' axes over 3 devices
     losses, block = _train(plan, True, THREE, rows=5)
-    alone, reference = _train(None, False, rows=5)
+    alone, reference = _one_device(rows=5)
     np.testing.assert_allclose(losses, alone, rtol=1e-4)
     for k, w in block.w.items():
         np.testing.assert_allclose(w.numpy(), reference.w[k].numpy(), rtol=1e-3, atol=1e-4)
@@ -376,18 +378,18 @@ def test_training_with_uneven_parts_equals_one_device(plan: str) -> None:
 @pytest.mark.parametrize("plan", PLANS)
 def test_training_in_bfloat16_equals_one_device(plan: str) -> None:
     losses, _ = _train(plan, True, low=True)
-    alone, _ = _train(None, True, low=True)
-    wide, _ = _train(None, True)
+    alone, _ = _one_device(low=True)
+    wide, _ = _one_device()
     # partial sums meet in another order, so results differ by roundings of 8 bits; they do from float32's too
     np.testing.assert_allclose(losses, alone, rtol=2e-2)
     assert losses[-1] < losses[0] and abs(losses[-1] - wide[-1]) < 0.03 * wide[-1]
 
 
 @pytest.mark.parametrize("way", ["all2all", "ring"])
-def test_training_by_other_collectives(way: str, one_device: tuple[list[float], Block]) -> None:
+def test_training_by_other_collectives(way: str) -> None:
     with Context(ALLREDUCE=way):
         losses, _ = _train("data-parallel", True, THREE)
-    np.testing.assert_allclose(losses, one_device[0], rtol=1e-4)
+    np.testing.assert_allclose(losses, _one_device()[0], rtol=1e-4)
 
 
 # --- capture ---
