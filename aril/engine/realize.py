@@ -166,12 +166,14 @@ def realize_uops(uops: list[UOp], devices: list[str | None] | None = None, compu
     # What was written goes on under a new node over the same memory: nodes over the old one that hold a computed value
     # (`x * 2`, still alive) are never found for the new contents.
     fresh: dict[UOp, UOp] = {}
+    new: set[UOp] = set()
     for effect in normal.effects:
         if effect.storage is None:
             view = _resolve(effect.src[0])
             for memory in memory_of(view):
-                if memory not in fresh and memory not in fresh.values():
+                if memory not in fresh and memory not in new:
                     fresh[memory] = alias(memory)
+                    new.add(fresh[memory])
             effect.storage = view.substitute(fresh)
     for root, result in zip(roots, steps.results, strict=True):
         view = _restore(result, normal.buffers, made, steps, nodes)

@@ -99,6 +99,10 @@ def merge(drafts: list[Draft], owner: dict[UOp, Draft], fusion: Fusion) -> list[
     masks = reach(drafts)
     number = {d: 1 << i for i, d in enumerate(drafts)}
     bits = {d: number[d] for d in drafts}
+    users: dict[Draft, set[Draft]] = {d: set() for d in drafts}
+    for d in drafts:
+        for p in d.deps:
+            users[p].add(d)
 
     def path(a: Draft, b: Draft) -> bool:
         """Whether b needs a through some third kernel."""
@@ -128,12 +132,21 @@ def merge(drafts: list[Draft], owner: dict[UOp, Draft], fusion: Fusion) -> list[
         for m in a.members:
             where[m] = b
         del alive[a]
-        for d in alive:
-            if a in d.deps:
+        for p in a.deps:
+            users[p].discard(a)
+        for p in b.deps:
+            users[p].add(b)
+        for d in users.pop(a):
+            if d is not b:
                 d.deps.remove(a)
                 d.deps.add(b)
-            if d is not b and masks[d] & bits[b]:
-                masks[d] |= both | bits[b]
+                users[b].add(d)
+        after, below = [*users[b]], {b, *users[b]}
+        while after:
+            d = after.pop()
+            masks[d] |= both | bits[b]
+            after += users[d].difference(below)
+            below |= users[d]
 
     changed = True
     while changed:

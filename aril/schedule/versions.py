@@ -40,17 +40,18 @@ def order_stores(order: dict[UOp, None]) -> dict[UOp, int]:
     if len(stores) == 1:
         return {stores[0]: 1}
     number = {s: i for i, s in enumerate(stores)}
-    states: list[UOp] = []  # bit len(stores) + i of a mask is state i, the bits below are stores
+    count = len(stores)
+    states: dict[UOp, int] = {}  # bit count + i of a mask is state i, the bits below are stores
     needs: dict[UOp, int] = {}  # node -> stores before it and states it reads, directly or through values
-    after: dict[UOp, set[UOp]] = {s: set() for s in stores}  # store -> stores that must follow
-    waits = dict.fromkeys(stores, 0)
-    reads: dict[UOp, set[UOp]] = {}  # state -> stores that read it
-    ends: dict[UOp, list[UOp]] = {}  # state -> stores that end it
+    after: list[list[int]] = [[] for _ in stores]  # stores that must follow each store
+    waits = [0] * count
+    reads: list[int] = []  # of each store: the states that its values read, as bits
+    ends: dict[int, list[int]] = {}  # state -> stores that end it
     for u in order:
         mask = 0
         if u.op is Ops.AFTER or u.op is Ops.PARAM:
-            mask = 1 << len(stores) + len(states)
-            states.append(u)
+            mask = 1 << count + len(states)
+            states[u] = len(states)
             for s in u.src[1:]:
                 mask |= 1 << number[s] if s in number else needs[s]
         elif u.op is not Ops.SINK:
@@ -58,45 +59,54 @@ def order_stores(order: dict[UOp, None]) -> dict[UOp, int]:
                 mask |= needs[s]
         needs[u] = mask
         if u.op in _EFFECTS:
-            value = 0
+            k, value = number[u], 0
             for target in targets(u):
-                ends.setdefault(state_of(target), []).append(u)
+                state = states.get(state_of(target))
+                if state is not None:
+                    ends.setdefault(state, []).append(k)
             for s in _values(u):
                 value |= needs[s]
-            while mask:
-                low = mask & -mask
-                mask ^= low
-                i = low.bit_length() - 1
-                if i < len(stores):
-                    after[stores[i]].add(u)
-                    waits[u] += 1
-                elif value & low:
-                    reads.setdefault(states[i - len(stores)], set()).add(u)
-    hopes = dict.fromkeys(stores, 0)  # how many stores should come first, but need not
-    wish: dict[UOp, set[UOp]] = {s: set() for s in stores}
-    for state, enders in ends.items():
-        for reader in reads.get(state, ()):
-            for e in enders:
-                if e is not reader and e not in wish[reader]:
-                    wish[reader].add(e)
-                    hopes[e] += 1
-    free = [number[s] for s in stores if not waits[s] and not hopes[s]]
-    ready = [number[s] for s in stores if not waits[s]]
+            before = _bits(mask & (1 << count) - 1)
+            waits[k] = len(before)
+            for i in before:
+                after[i].append(k)
+            reads.append(value >> count)
+    hopes = [0] * count  # how many stores should come first, but need not
+    ended = 0
+    for state in ends:
+        ended |= 1 << state
+    wish = [list(dict.fromkeys([e for i in _bits(r & ended) for e in ends[i] if e != k])) for k, r in enumerate(reads)]
+    for wishes in wish:
+        for e in wishes:
+            hopes[e] += 1
+    free = [k for k in range(count) if not waits[k] and not hopes[k]]
+    ready = [k for k in range(count) if not waits[k]]
     place: dict[UOp, int] = {}
     while free or ready:
-        s = stores[heapq.heappop(free or ready)]
-        if s in place:
+        k = heapq.heappop(free or ready)
+        if stores[k] in place:
             continue
-        place[s] = len(place) + 1
-        for e in wish[s]:
+        place[stores[k]] = len(place) + 1
+        for e in wish[k]:
             hopes[e] -= 1
             if not hopes[e] and not waits[e]:
-                heapq.heappush(free, number[e])
-        for e in after[s]:
+                heapq.heappush(free, e)
+        for e in after[k]:
             waits[e] -= 1
             if not waits[e]:
-                heapq.heappush(ready if hopes[e] else free, number[e])
+                heapq.heappush(ready if hopes[e] else free, e)
     return place
+
+
+def _bits(mask: int) -> list[int]:
+    """The numbers of the bits that are set, in order. Masks are as long as there are stores and states: taking the
+    lowest bit off again and again would copy them as often."""
+    text, out = bin(mask)[:1:-1], []
+    i = text.find("1")
+    while i >= 0:
+        out.append(i)
+        i = text.find("1", i + 1)
+    return out
 
 
 def keep_states(sink: UOp, stored: Container[UOp]) -> UOp:
