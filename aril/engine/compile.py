@@ -215,12 +215,11 @@ def foresee(graph: UOp) -> None:
 
 
 def import_compiler(payload: bytes) -> bytes:
-    """What a worker does while there is nothing to compile yet."""
-    from aril.codegen import estimate, linearize, passes  # noqa: F401
+    """What a worker does while there is nothing to compile yet. It opens no device: that would start threads."""
+    from aril.codegen import decompose, estimate, linearize, typing  # noqa: F401
     from aril.runtime.llvm import host_features
     from aril.schedule import rows  # noqa: F401
 
-    passes(renderer_of("CPU"))
     host_features()
     return payload
 

@@ -133,3 +133,13 @@ def test_a_worker_imports_only_what_its_tasks_need():
     code = f"import sys; import aril.runtime.workers; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_getting_ready_opens_no_device():
+    """A compile worker imports what it needs and stays one thread: a device would start its own and pin them."""
+    code = (
+        "import aril.engine.compile as c, threading, aril.device as d; assert c.import_compiler(b'x') == b'x';"
+        "import sys; assert 'aril.codegen.linearize' in sys.modules; assert threading.active_count() == 1;"
+        "assert not d.Device.opened, d.Device.opened"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
