@@ -99,7 +99,7 @@ class Tensor(
 
     def _set(self, uop: UOp, device: DeviceLike | None) -> None:
         self.uop, self._device = uop, device
-        self.grad = self._is_param = self._history = None
+        self.grad = self._is_param = self._history = self._waiting = None
         enlist(self)
 
     if not TYPE_CHECKING:

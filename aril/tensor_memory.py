@@ -95,16 +95,21 @@ def _viewers(base: UOp) -> list[Tensor]:
 _naming = renewed_in_child(sys.modules[__name__], "_naming")
 
 
+def has_memory_only(t: Tensor) -> bool:
+    """Whether `t` is a result of a replay that nobody asked for its node yet: it is realized."""
+    return t._waiting is not None
+
+
 def give_node(t: Tensor) -> None:
-    """Give a tensor that waits for it the node of its memory. AttributeError where it does not."""
+    """Give a tensor that waits for it the node of its memory."""
     with _naming:
-        memory, view = t._waiting
-        if memory is None:  # another thread did
+        if t._waiting is None:  # another thread did
             return
+        memory, view = t._waiting
         node = UOp.new_buffer(memory.device, memory.size, memory.dtype)
         node.storage = memory
         t.uop = node if view.op is Ops.BUFFER else view.with_src((node, *view.src[1:]))
-        t._waiting = (None, None)
+        t._waiting = None
         enlist(t)
 
 
@@ -132,6 +137,8 @@ def realize(tensors: Iterable[Tensor], compute: Any = None) -> None:
 
     todo = []
     for t in {id(t): t for t in tensors}.values():
+        if has_memory_only(t):
+            continue
         need_numbers(t)
         if t.uop.dtype.weak:
             set_node(t, t.uop.cast(strong(t.uop.dtype)))

@@ -64,6 +64,7 @@ def test_a_warm_call_enters_few_functions():
     g = captured(lambda x, more: x + more[3], Tensor(array(4)).realize(), many)
     x = Tensor(array(4)).realize()
     assert calls_of_python(lambda: g(x, many)) <= 28  # none for each tensor
+    assert calls_of_python(lambda: f(a, b).realize()) <= 36  # no node is made for what is computed already
 
 
 def test_results_are_tensors_of_their_own():
