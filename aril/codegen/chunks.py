@@ -13,9 +13,10 @@ from aril.codegen.steps import Chunk, Id, Split
 from aril.ops import Ops
 from aril.uop.node import UOp
 
-CHUNK_NS = 30_000  # less work than this is not worth sending to another thread
+CHUNK_NS = 10_000  # less work than this is not worth sending to another thread
 CHUNKS = 64  # more chunks than this do not balance better on the machines we know
 LEAST_NS = 5_000.0  # nor is a piece of a nest that is shared anyway
+LARGE_NS = 30_000.0  # a piece of one whose pieces should be few
 START_NS = 300.0  # of a chunk, to be taken and begun
 
 
@@ -37,15 +38,15 @@ def chunk_output(
     loops: tuple[UOp, ...] | None = None,
     exact: bool = False,
     most: int = CHUNKS,
-    least: float = CHUNK_NS,
+    least: float = LEAST_NS,
     near: UOp | None = None,
 ) -> None:
     """Outer output loops to the launch index, so that a chunk is worth a thread's while.
 
     `total` is the nest's time in nanoseconds; `lane` the loop of the lanes, split in multiples of `lane_block` if need
     be. `loops` are those to take (default: all of the nest). With `exact` every chunk has the same number of turns;
-    there are about `most` of them, or fewer, of `least` nanoseconds or more. Turns of `near` touch neighbouring lines,
-    which caches fetch in pairs: a chunk has two or more.
+    there are about `most` of them, or fewer, of `least` nanoseconds or more: with three, one of two threads waits.
+    Turns of `near` touch neighbouring lines, which caches fetch in pairs: a chunk has two or more.
     """
     if not plan.shares or total < 2 * CHUNK_NS or not nest.repeatable and any(u.op is Ops.ATOMIC for u in nest.nodes):
         return

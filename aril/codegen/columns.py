@@ -27,6 +27,7 @@ LONG_ROW = 4096  # bytes of a row from which several are gone along at once: a p
 WEIGHTS = 8  # a row's elements are used at most so often; more make a product that arithmetic bounds
 PANEL = 16 << 10  # bytes of sums of a chunk of columns: half of a first-level cache
 LEAST = 128  # bytes of a row that are worth going over at once
+NEAR = (1, 2, 4)  # elements between neighbours of a row that vectors load together, those between them too
 COPIES = 64  # of a multiply-add in the code
 
 
@@ -37,6 +38,7 @@ class Columns:
     rows: UOp
     lane: UOp
     weights: tuple[UOp, ...]
+    step: int  # elements from a column to the next in memory
     dense: bool  # whether a row begins where the one before it ends
 
     @property
@@ -56,7 +58,7 @@ def plan_columns(plan: Plan, index: int, nanoseconds: float, shared: bool) -> bo
     if shared:
         most = max(CHUNKS, found.sums * length(found.lane) * nest.itemsize // PANEL)
         loops = tuple([r for r in nest.loops if r not in found.weights])
-        chunk_output(plan, nest, nanoseconds, found.lane, COLUMNS, loops, most=most)
+        chunk_output(plan, nest, nanoseconds, found.lane, COLUMNS // found.step, loops, most=most)
         lane = plan.renames.get(lane, lane)
     dense = found.dense and lane == found.lane.arg.id
     vectors, whole = _vectorise(plan, lane, nest.itemsize, found.sums, dense)
@@ -93,19 +95,20 @@ def _columns(plan: Plan, nest: Nest) -> Columns | None:
     if length(rows) < 4 * ROWS or not all(r in reduction.ranges for r in nest.loops):
         return None
     large = [a for a in nest.accesses if rows in a.loops and _size(plan, nest, a) > plan.renderer.l2]
-    lanes = {next((r for r in nest.loops if r in a.loops and a.stride(r) == 1), None) for a in large}
+    lanes = {next((r for r in nest.loops if r in a.loops and a.stride(r) in NEAR), None) for a in large}
     lane = lanes.pop() if len(lanes) == 1 else None
     if lane is None or not is_constant(lane) or length(lane) * nest.itemsize < LEAST:
         return None
     for a in large:
         step = a.stride(rows)
-        if a.gated or step is None or abs(step) < length(lane):
+        if a.gated or step is None or abs(step) < length(lane) * (a.stride(lane) or 0):
             return None
     dense = all(abs(a.stride(rows) or 0) == length(lane) for a in large)
-    if any(lane in a.loops and a.stride(lane) != 1 for a in nest.accesses):
+    step = max([a.stride(lane) or 1 for a in large])
+    if any(lane in a.loops and a.stride(lane) != 1 for a in nest.accesses if a.is_store or a not in large):
         return None
     weights = tuple([r for r in nest.loops if not any(r in a.loops for a in large)])
-    found = Columns(rows, lane, weights, dense)
+    found = Columns(rows, lane, weights, step, dense)
     if not all(is_constant(r) for r in weights) or found.sums > WEIGHTS:
         return None
     return found

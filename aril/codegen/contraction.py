@@ -11,7 +11,7 @@ from math import prod
 
 from aril.codegen.accumulate import fresh_id
 from aril.codegen.analysis import Access, Nest, is_constant, length, reduce_loops_of
-from aril.codegen.chunks import CHUNK_NS, CHUNKS, LEAST_NS, best_count, chunk_output
+from aril.codegen.chunks import CHUNKS, LARGE_NS, LEAST_NS, best_count, chunk_output
 from aril.codegen.order import nodes_of
 from aril.codegen.pairs import narrow_factors, pair_lanes, pair_loop, steps_of
 from aril.codegen.panels import Block, Stage
@@ -306,7 +306,7 @@ def _apply(plan: Plan, nest: Nest, reduction: UOp, tile: Tile) -> None:
     total = nest.turns(frozenset(nest.loops) | frozenset(own)) * tile.cost / 3
     now = plan.nest(0)
     loops = tuple([r for r in now.loops if r.arg.kind is AxisType.LOOP])
-    most, least = CHUNKS, float(CHUNK_NS)
+    most, least = CHUNKS, LARGE_NS
     plain = len(own) == 1  # windows are fetched ahead over the loops of a chunk: few and large ones
     if last is not None:
         # chunks of other loops than the strip's pack it again

@@ -21,7 +21,7 @@ from aril.codegen.contraction import plan_contraction
 from aril.codegen.order import forget
 from aril.codegen.panels import COSTLY, Keep, kept
 from aril.codegen.plan import Plan
-from aril.codegen.prefetch import fetch_picked
+from aril.codegen.prefetch import fetch_picked, fetch_rows
 from aril.codegen.residues import split_residues
 from aril.codegen.steps import (
     Chunk,
@@ -47,6 +47,7 @@ from aril.uop.node import UOp
 
 # Costs in nanoseconds of one core: an element moved by vectors, one moved alone, an addition in a vector of 8.
 _CONTIGUOUS, _ALONE, _OPERATION = 0.15, 1.0, 0.05
+SHORT = 16  # turns of a reduction whose copies lie in the code
 
 
 def optimise(sink: UOp, renderer: Renderer) -> UOp:
@@ -205,11 +206,13 @@ def _plan_generic(plan: Plan, index: int, shared: bool) -> None:
         _vectorise_output(plan, index, plan.find(plan.nest(index).loops, lane.arg.id), width, tile)
     _unroll_short(plan, nest, [r.arg.id for r in inner])
     for loop in inner:
-        heavy = any(u.op in COSTLY for u in nest.nodes if loop in u.ranges)
-        rows = 0 if lane is not None or heavy else rows_at_once(plan, index, loop)
-        copies = max(1, plan.renderer.vector_registers // 2 // rows) if rows else 1 if heavy else 4
+        costly = _costly_copies(plan, nest, loop, widths[loop])
+        rows = 0 if lane is not None or costly else rows_at_once(plan, index, loop)
+        copies = costly or (max(1, plan.renderer.vector_registers // 2 // rows) if rows else 4)
         vectorise_reduction(plan, loop.arg.id, widths[loop], copies)
-    if not inner:
+    if inner:
+        fetch_rows(plan)
+    else:
         fetch_picked(plan)
 
 
@@ -249,7 +252,7 @@ def _unroll_short(plan: Plan, nest: Nest, lanes: list[Id]) -> None:
     """Copies of short reductions, such as a pooling window's."""
     for group in nest.groups:
         turns = nest.turns(frozenset(group))
-        if turns <= 16 and all(is_constant(r) for r in group):
+        if turns <= SHORT and all(is_constant(r) for r in group):
             for r in group:
                 if r.arg.id not in lanes and length(r) > 1:
                     plan.do(Unroll(r.arg.id), "short loop")
@@ -303,8 +306,7 @@ def _vectorise_output(plan: Plan, index: int, lane: UOp, width: int, tile: RowTi
     n, id = length(lane), lane.arg.id
     registers = plan.renderer.vector_registers
     live = len([a for a in nest.accesses if lane in a.loops]) + len([u for u in nest.reduces if lane in u.ranges])
-    heavy = any(u.op in COSTLY for u in nest.nodes if lane in u.ranges)
-    copies = 1 if heavy else max(1, min(4, registers // 2 // max(1, live)))
+    copies = _costly_copies(plan, nest, lane, width) or max(1, min(4, registers // 2 // max(1, live)))
     copies = 1 << (copies.bit_length() - 1)
     if not is_constant(lane):
         if n < width:
@@ -366,6 +368,17 @@ def _tile_rows(plan: Plan, index: int, lane: UOp, width: int) -> RowTile | None:
     return RowTile((*id, 0), lanes, copies)
 
 
+def _costly_copies(plan: Plan, nest: Nest, loop: UOp, width: int) -> int:
+    """Vectors next to each other where costly functions move with `loop`; 0 where none do.
+
+    Their constants need the registers. Exponentials have few: those of memory larger than the last cache fill a cache
+    line, to be stored and asked for ahead as a whole.
+    """
+    found = {u.op for u in nest.nodes if u.op in COSTLY and loop in u.ranges}
+    large = any(a.storage.arg.size * a.itemsize > plan.renderer.l3 for a in nest.accesses if loop in a.loops)
+    return max(1, LINE // nest.itemsize // width) if large and found == {Ops.EXP2} else min(1, len(found))
+
+
 def _line_copies(nest: Nest, lanes: int, n: int) -> int:
     """Vectors that fill a line of the results of a transposing copy: a line that is stored whole need not be read."""
     copies = max(1, LINE // nest.itemsize // lanes) if nest.itemsize >= 4 else 1
@@ -383,7 +396,7 @@ def _bands_last(plan: Plan, index: int, tile: RowTile, lane: Id) -> None:
 
 def _transposed_loop(nest: Nest, lane: UOp) -> UOp | None:
     """The loop along which an access that is strided in the lanes is contiguous."""
-    if nest.reduces:
+    if any(nest.turns(frozenset(group)) > SHORT for group in nest.groups):
         return None
     for a in nest.accesses:
         if lane in a.loops and a.stride(lane) not in (0, 1):

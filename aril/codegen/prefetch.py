@@ -11,13 +11,16 @@ from math import prod
 
 from aril.codegen.accumulate import substitute_live
 from aril.codegen.affine import Linear, linear, mul, split_gate
+from aril.codegen.analysis import length
 from aril.codegen.order import nodes_of
+from aril.codegen.panels import COSTLY
 from aril.codegen.plan import Plan
 from aril.codegen.steps import Id, Step, StepError, operands_of
 from aril.dtype import dtypes
 from aril.ops import Ops
 from aril.uop.args import AxisType
 from aril.uop.node import UOp
+from aril.uop.symbolic import simplify
 
 LINE = 64  # bytes of a cache line
 MOST = 8  # lines asked for at once
@@ -31,7 +34,7 @@ class Prefetch(Step):
     """Operand number `operand` is asked for `turns` turns of loop `id` ahead (the last turns ask for the last one).
 
     Copies and lanes that lie in one line are one request; so are the turns of loops that move by less than a line.
-    Needed: a loop of constant length that moves the operand, and an index without gate.
+    Needed: a loop that moves the operand, and an index without gate.
     """
 
     operand: int
@@ -44,7 +47,6 @@ class Prefetch(Step):
         load = loads[self.operand]
         loop = self.loop(sink, self.id)
         memory, (index, gate) = load.src[0].src[0], split_gate(load.src[0].src[1])
-        self.need(loop.src[0].op is Ops.CONST, "the loop has no constant length")
         self.need(loop in index.ranges and gate is None, f"operand {self.operand} does not move with it, or has a gate")
         size = load.dtype.itemsize
         form = linear(index, {})
@@ -53,13 +55,14 @@ class Prefetch(Step):
         spread = lines(form, size)
         self.need(len(spread) <= MOST, f"a turn touches {len(spread)} lines")
         back = UOp(Ops.ADD, (mul(loop, -1), _int(-self.turns)))  # of two numbers the less is -max(-a, -b)
-        there = mul(UOp(Ops.MAX, (back, _int(1 - int(loop.src[0].arg)))), -1)
+        last = simplify(UOp(Ops.ADD, (mul(loop.src[0], -1), _int(1))))
+        there = mul(UOp(Ops.MAX, (back, last)), -1)
         ahead = substitute_live(index, {**still, loop: there})
-        room = int(memory.arg.size) - 1 - int(ahead.vmax)
+        room = int(memory.arg.size) - 1 - int(ahead.vmax)  # below 0 where bounds do not tell
         asked = [
             memory.index(ahead if b == 0 else UOp(Ops.ADD, (ahead, _int(b // size)))).load(hint="prefetch")
             for b in spread
-            if b // size <= room
+            if b // size <= room or room < 0
         ]
         return sink.substitute({load: load.with_src((memory.after(*asked).index(load.src[0].src[1]), *load.src[1:]))})
 
@@ -137,6 +140,41 @@ def fetch_picked(plan: Plan) -> None:
                 plan.do(Prefetch(number, turns[-1].arg.id), "rows that positions name")
             except StepError:
                 continue
+
+
+def fetch_rows(plan: Plan) -> None:
+    """Prefetch the next row in a costly reduction over a row that another has gone over, as in a softmax of a matrix
+    larger than the last cache.
+
+    Memory sets the pace of the first and is idle in the costly one, which finds the row in cache. (In a sum of squares
+    it is not idle for long: prefetching there costs more than it gains.)
+    """
+    gone_over: set[UOp] = set()
+    for u in [u for u in nodes_of(plan.sink) if u.op is Ops.REDUCE]:  # a reduction comes after those it needs
+        own = frozenset(u.src[1:])
+        costly = any(v.op in COSTLY and not own.isdisjoint(v.ranges) for v in nodes_of(u))
+        for load in [load for load in operands_of(u) if not own.isdisjoint(load.ranges)]:
+            storage = load.src[0].src[0]
+            if costly and storage in gone_over and storage.arg.size * storage.dtype.itemsize > plan.renderer.l3:
+                row = _row_loop(load, plan.renderer.l2 // 2)
+                if row is not None:
+                    plan.do(Prefetch(operands_of(plan.sink).index(load), row.arg.id), "memory is idle in this pass")
+                    return
+            gone_over.add(storage)
+
+
+def _row_loop(load: UOp, most: int) -> UOp | None:
+    """The loop whose turns are rows of a few lines to `most` bytes that `load` goes over with its other loops."""
+    index, gate = split_gate(load.src[0].src[1])
+    form, size = linear(index, {}), load.dtype.itemsize
+    loops = [r for r in form.terms if r.op is Ops.RANGE]
+    rows = [r for r in loops if r.arg.kind is AxisType.LOOP and length(r) > 1]
+    inside = [r for r in loops if r.arg.kind not in (AxisType.LOOP, AxisType.GLOBAL)]
+    if gate is not None or not rows or not all(map(_is_constant, inside)):
+        return None
+    row = max(rows, key=lambda r: r.arg.id)
+    bytes_ = size * prod([_length(r) for r in inside])
+    return row if ROW <= bytes_ <= min(most, _bytes_a_turn(form, row, size)) else None
 
 
 def _is_constant(loop: UOp) -> bool:

@@ -21,12 +21,12 @@ TARGETS: dict[str, dict[str, Any]] = {
     "wide": {"vector_bytes": 64, "vector_registers": 32},
     "avx2": {"vector_bytes": 32, "vector_registers": 16},
     "narrow": {"vector_bytes": 16, "vector_registers": 16},
-    "small caches": {"vector_bytes": 32, "vector_registers": 16, "l2": 16 << 10},
+    "small caches": {"vector_bytes": 32, "vector_registers": 16, "l2": 16 << 10, "l3": 128 << 10},
 }
 
 
-def renderer(target: str = "wide") -> Renderer:
-    return llvm_renderer(host_target(), **TARGETS[target])
+def renderer(target: str = "wide", **facts: Any) -> Renderer:
+    return llvm_renderer(host_target(), **{**TARGETS[target], **facts})
 
 
 def _aligned(a: np.ndarray) -> np.ndarray:

@@ -25,8 +25,8 @@ from tests.codegen.run import renderer, run_all
 from tests.codegen.test_pipeline import KERNELS, LARGE
 
 
-def plan_of(kernel: b.Kernel, target: str = "avx2") -> Plan:
-    plan = Plan(separate(kernel.sink), renderer(target))
+def plan_of(kernel: b.Kernel, target: str = "avx2", **facts: Any) -> Plan:
+    plan = Plan(separate(kernel.sink), renderer(target, **facts))
     choose(plan)
     return plan
 
@@ -236,9 +236,88 @@ def test_a_wide_number_of_each_row_does_not_halve_the_lanes_of_its_elements(targ
 
 @pytest.mark.parametrize("target", ["wide", "avx2"])
 def test_sums_of_exponentials_leave_registers_for_the_constants(target: str) -> None:
-    """Several accumulators would spill on 16 registers, and hide no latency: a turn is longer than an addition."""
-    assert not any(s.id[0] == 3 for s in steps(b.softmax(40, 1024), Upcast, target))
-    assert any(s.id[0] == 2 for s in steps(b.softmax(40, 1024), Upcast, target))
+    """Several accumulators would spill on 16 registers, and hide no latency: a turn is longer than an addition. Of what
+    no cache holds they are as many as fill a line."""
+    for l3, turn in (1 << 20, 16 if target == "wide" else 8), (1 << 16, 16):
+        loops = loops_of(plan_of(b.softmax(40, 1024), target, l3=l3).sink).values()
+        found = {n: prod([int(r.src[0].arg) for r in loops if r.arg.id[:2] == (n, 1)]) for n in (2, 3)}
+        assert found[3] == turn and found[2] >= 32
+
+
+@pytest.mark.parametrize("target", ["wide", "avx2"])
+def test_results_of_exponentials_are_stored_a_line_at_a_time(target: str) -> None:
+    """So that those larger than the caches go past them, on vectors of half a line too."""
+    i = UOp.range(1 << 20, (0,), b.LOOP)
+    value = UOp(Ops.EXP2, (b.load(1, (1 << 20,), i),))
+    (out,) = (u for u in value.src[0].toposort() if u.op is Ops.PARAM)
+    large = out.replace(arg=out.arg._replace(slot=0, align=64))
+    kernel = UOp.sink(large.index(i).store(value).end(i), arg=KernelInfo("k"))
+    assert "!nontemporal" in compile_kernel(kernel, renderer(target, l3=1 << 20), 2).source
+
+
+@pytest.mark.parametrize("target", ["wide", "avx2"])
+@pytest.mark.parametrize(("rows", "cols"), [(512, 1024), (521, 1031)])
+def test_the_next_row_is_asked_for_where_arithmetic_sets_the_pace(target: str, rows: int, cols: int) -> None:
+    """In the sum of exponentials, a line a turn: the maximum before it waits for memory."""
+    plan = plan_of(b.softmax(rows, cols), target, l3=1 << 20)
+    assert [(s.id, s.turns) for s in plan.steps if isinstance(s, Prefetch)] == [((0, 1), 1)]
+    (asked,) = [u for u in plan.sink.toposort() if u.op is Ops.LOAD and u.arg == "prefetch"]
+    assert {r.arg.id[0] for r in asked.src[0].src[1].ranges} == {0, 3}
+    assert not [s for s in plan_of(b.softmax(rows, cols), target, l3=1 << 22).steps if isinstance(s, Prefetch)]
+    run_all(b.softmax(37, 1031), "small caches", interpret=False)
+
+
+def stepped_columns(rows: int, cols: int, step: int) -> b.Kernel:
+    """The sums of every `step`-th column."""
+    bld = b.Build()
+    x = bld.array(rows, cols * step + 1)
+    j, i = bld.loop(cols), bld.loop(rows, b.REDUCE)
+    place = UOp(Ops.ADD, (UOp(Ops.MUL, (j, b.num(step))), b.num(1)))
+    total = b.reduce(Ops.ADD, b.load(1, (rows, cols * step + 1), i, place), i)
+    return b.Kernel(
+        b.sink(b.store(0, (cols,), [j], total)), [(0, np.zeros(cols, np.float32))], [x],
+        lambda: [x[:, 1::step].astype(float).sum(0)],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("target", ["wide", "avx2"])
+@pytest.mark.parametrize(("step", "block"), [(2, True), (4, True), (5, False)])
+def test_sums_of_every_other_column_go_in_the_order_of_memory(target: str, step: int, block: bool) -> None:
+    """As those of all columns do, as long as vectors load what lies between."""
+    assert bool(steps(stepped_columns(700, 1255, step), Block, target)) is block
+    run_all(stepped_columns(97, 403, step), "small caches", interpret=False)
+
+
+@pytest.mark.parametrize("target", ["wide", "avx2"])
+def test_short_windows_that_are_stored_transposed_are_transposed_in_registers(target: str) -> None:
+    """A running sum along the first axis, of rows that lie the other way: lanes are not stored one by one."""
+    rows, cols = 301, 517
+    bld = b.Build()
+    x = bld.array(cols, rows + 7)
+    i, j, k = bld.loop(rows), bld.loop(cols), bld.loop(8, b.REDUCE)
+    total = b.reduce(Ops.ADD, b.load(1, x.shape, j, UOp(Ops.ADD, (i, k))), k)
+    kernel = b.Kernel(
+        b.sink(b.store(0, (rows, cols), [i, j], total)), [(0, np.zeros((rows, cols), np.float32))], [x],
+        lambda: [np.lib.stride_tricks.sliding_window_view(x.astype(float), 8, 1).sum(-1).T],
+    )  # fmt: skip
+    plan = plan_of(kernel, target)
+    tile = [int(r.src[0].arg) for r in loops_of(plan.sink).values() if r.arg.kind is AxisType.UPCAST]
+    assert prod(tile) == 16
+    assert "masked." not in compile_kernel(kernel.sink, renderer(target), 2).source
+    run_all(kernel, target, interpret=False)
+
+
+@pytest.mark.parametrize("target", ["wide", "avx2"])
+@pytest.mark.parametrize(("rows", "cols"), [(1289, 1644), (1644, 1289)])
+def test_transposing_kernels_of_any_size_have_tiles_in_every_chunk(target: str, rows: int, cols: int) -> None:
+    """Lines of the strided side are used whole: no lane is gathered, in the last chunk neither."""
+    plan = plan_of(b.transpose(rows, cols), target)
+    assert any(s.ids for s in plan.steps if isinstance(s, Chunk))
+    tile = [int(r.src[0].arg) for r in loops_of(plan.sink).values() if r.arg.kind is AxisType.UPCAST]
+    assert prod(tile) == 16
+    program = compile_kernel(b.transpose(rows, cols).sink, renderer(target), 2)
+    assert "masked.gather" not in program.source
+    run_all(b.transpose(rows, cols), target, interpret=False)
 
 
 @pytest.mark.parametrize("target", ["wide", "avx2"])
