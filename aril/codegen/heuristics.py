@@ -371,12 +371,16 @@ def _tile_rows(plan: Plan, index: int, lane: UOp, width: int) -> RowTile | None:
 def _costly_copies(plan: Plan, nest: Nest, loop: UOp, width: int) -> int:
     """Vectors next to each other where costly functions move with `loop`; 0 where none do.
 
-    Their constants need the registers. Exponentials have few: those of memory larger than the last cache fill a cache
-    line, to be stored and asked for ahead as a whole.
+    Their constants need the registers. Exponentials have few: four are computed side by side (`linearize`). In a sum
+    they fill a cache line where no cache holds what is read, to be asked for ahead as a whole.
     """
     found = {u.op for u in nest.nodes if u.op in COSTLY and loop in u.ranges}
+    if found != {Ops.EXP2}:
+        return min(1, len(found))
+    if loop.arg.kind is AxisType.LOOP:
+        return 4
     large = any(a.storage.arg.size * a.itemsize > plan.renderer.l3 for a in nest.accesses if loop in a.loops)
-    return max(1, LINE // nest.itemsize // width) if large and found == {Ops.EXP2} else min(1, len(found))
+    return max(1, LINE // nest.itemsize // width) if large else 1
 
 
 def _line_copies(nest: Nest, lanes: int, n: int) -> int:

@@ -1,8 +1,8 @@
 """The linearizer: a kernel's graph in, the order of its nodes out (program form: one LINEAR, loops opened and closed).
 
 Every node goes into the innermost of the loops it depends on, no deeper: what a loop does not change is computed before
-it. Inside a loop the order is that of demand, effect by effect, so values stand near their use. Only the graph decides:
-the same kernel gives the same program in every process.
+it. Inside a loop the order is that of demand, effect by effect, so values stand near their use; long chains of copies
+stand side by side. Only the graph decides: the same kernel gives the same program in every process.
 """
 
 from __future__ import annotations
@@ -29,12 +29,22 @@ def linearize(sink: UOp) -> UOp:
     return UOp(Ops.LINEAR, tuple(_Linearizer(Items(one_end_a_range(sink))).run()))
 
 
+CHAIN = 16  # operations in a row that are worth having others beside them
+AT_ONCE = 4  # chains side by side; more have no registers
+
+
 @dataclass(slots=True)
 class _Block:
     """A loop's body, or the whole kernel: its children (items; loops as negative numbers), what each comes after."""
 
     children: list[int] = field(default_factory=list)
     before: dict[int, dict[int, None]] = field(default_factory=dict)
+
+
+def _is_result(store: UOp) -> bool:
+    """Whether a STORE goes to memory, not to registers or scratch."""
+    memory = store.src[0].src[0]
+    return memory.op is Ops.PARAM
 
 
 _Tree = tuple[dict[int, _Block], list[int], list[int], list[int]]  # blocks, loop around, depth, home of each item
@@ -230,7 +240,39 @@ class _Linearizer:
                     raise LinearizeError(f"effects come before themselves: {self._name(c)} and {self._name(needs[0])}")
                 done[c] = False
                 stack.extend(reversed(needs))
-        return out
+        return self._in_turn(out, before)
+
+    def _in_turn(self, order: list[int], before: dict[int, dict[int, None]]) -> list[int]:
+        """`order` with the long chains of a few results (polynomials) side by side, an operation of each in turn.
+
+        A core looks ahead by so many waiting operations; of chains one behind the other these are few chains.
+        """
+        parts: list[list[int]] = [[]]
+        place: dict[int, int] = {}  # how many operations, each needing the last, end with a child
+        deepest = 0
+        for c in order:
+            if c < 0:
+                return order
+            parts[-1].append(c)
+            place[c] = 1 + max([place.get(d, 0) for d in before.get(c, ())], default=0)
+            deepest = max(deepest, place[c])
+            u = self.items[c].uop
+            if u.op is Ops.STORE:
+                if deepest < CHAIN or not _is_result(u):
+                    return order
+                parts.append([])
+                deepest = 0
+        rest = parts.pop()
+        if not 2 <= len(parts) <= AT_ONCE:
+            return order
+        out: list[int] = []
+        waiting = {c for part in parts for c in part}
+        while waiting:
+            for part in parts:
+                if part and waiting.isdisjoint(before.get(part[0], ())):
+                    out.append(part[0])
+                    waiting.discard(part.pop(0))
+        return out + rest
 
     def _name(self, child: int) -> str:
         return f"the loop {self.ranges[~child].arg}" if child < 0 else str(self.items[child].uop.op)

@@ -361,3 +361,38 @@ def test_the_same_kernel_gives_the_same_program_in_every_process() -> None:
             subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True).stdout
         )
     assert len(seen) == 1
+
+
+def chains(copies: int, length: int, results: int = 1) -> list[int]:
+    """Which of `copies` chains each multiplication and addition of a program belongs to, in its order."""
+    i, q = UOp.range(1000, 0), UOp.param(1, F32, 1000 * copies)
+    effects = []
+    for k in range(copies):
+        x = y = place(q, add(mul(i, copies), num(k))).load()
+        for n in range(length):
+            y = UOp(Ops.ADD, (y, flt(n + 0.5))) if n % 2 else UOp(Ops.MUL, (y, x))
+        memory = UOp.param(0, F32, 1000 * copies) if results else UOp.buffer(0, F32, copies, AddrSpace.LOCAL)
+        effects.append(place(memory, add(mul(i, copies), num(k)) if results else num(k)).store(y))
+    order = program(UOp.sink(UOp.group(*effects).end(i)))
+    owner: dict[UOp, int] = {}
+    found = []
+    for u in order:
+        if u.op is Ops.LOAD:
+            owner[u] = len(owner)
+        elif u.dtype is F32 and u.op in (Ops.ADD, Ops.MUL, Ops.MULACC):
+            owner[u] = next(owner[s] for s in u.src if s in owner)
+            found.append(owner[u])
+    return found
+
+
+def test_long_chains_of_a_few_copies_stand_side_by_side() -> None:
+    """A core that looks ahead over two chains, one behind the other, has two operations to choose from; here four."""
+    found = chains(4, 24)
+    assert [sorted(found[k : k + 4]) for k in range(0, len(found), 4)] == [[0, 1, 2, 3]] * (len(found) // 4)
+
+
+@pytest.mark.parametrize(("copies", "length", "results"), [(4, 6, 1), (8, 24, 1), (4, 24, 0)])
+def test_other_copies_come_one_after_the_other(copies: int, length: int, results: int) -> None:
+    """Short ones, those that have no registers side by side, and those of sums in registers or scratch."""
+    found = chains(copies, length, results)
+    assert found == sorted(found)
