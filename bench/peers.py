@@ -93,9 +93,13 @@ class Peer:
         """The mean over rows, of logits and class numbers."""
         return x.sparse_categorical_crossentropy(y)
 
-    def attention(self, q: Any, k: Any, v: Any) -> Any:
-        """Causal attention."""
-        return q.scaled_dot_product_attention(k, v, is_causal=True)
+    def attention(self, q: Any, k: Any, v: Any, causal: bool = True) -> Any:
+        """Attention, of each row to the columns up to its own or to all."""
+        return q.scaled_dot_product_attention(k, v, is_causal=causal)
+
+    def position(self, n: int, most: int) -> Any:
+        """`n` as a place along an axis that another call may have elsewhere, up to `most`, without compiling again."""
+        return n
 
     def gelu(self, x: Any) -> Any:
         """With tanh, as GPT-2 has it."""
@@ -131,6 +135,9 @@ class Aril(Peer):
 
     def gelu(self, x: Any) -> Any:
         return x.gelu("tanh")
+
+    def position(self, n: int, most: int) -> Any:
+        return self.module.Variable("position", 0, most).bind(n)
 
     def array(self, x: Any) -> Array:
         return x.numpy()  # type: ignore[no-any-return]
@@ -215,8 +222,8 @@ class Torch(Peer):
     def cross_entropy(self, x: Any, y: Any) -> Any:
         return self.nn.functional.cross_entropy(x, y)
 
-    def attention(self, q: Any, k: Any, v: Any) -> Any:
-        return self.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+    def attention(self, q: Any, k: Any, v: Any, causal: bool = True) -> Any:
+        return self.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
 
     def gelu(self, x: Any) -> Any:
         return self.nn.functional.gelu(x, approximate="tanh")

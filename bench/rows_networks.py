@@ -109,13 +109,40 @@ class Gpt2Block(Network):
         self.qkv, self.out = self.add("Linear", d, 3 * d), self.add("Linear", d, d)
         self.up, self.down = self.add("Linear", d, 4 * d), self.add("Linear", 4 * d, d)
 
-    def __call__(self, x: Any) -> Any:
+    def __call__(self, x: Any, cache: Any = None, at: Any = None) -> Any:
+        """With a `cache` of keys and values (2, heads, length, 64), x is one token: number `at` of those in the cache,
+        which gets its key and value and is attended to up to it."""
         n, t, d = x.shape
         qkv = self.qkv(self.norms[0](x))
         parts = [qkv[..., i * d : (i + 1) * d].reshape(n, t, self.heads, d // self.heads) for i in range(3)]
         q, k, v = (part.transpose(1, 2) for part in parts)
-        x = x + self.out(self.peer.attention(q, k, v).transpose(1, 2).reshape(n, t, d))
+        if cache is None:
+            seen = self.peer.attention(q, k, v)
+        else:
+            cache[0, :, at : at + 1], cache[1, :, at : at + 1] = k[0], v[0]
+            k, v = cache[0:1, :, : at + 1], cache[1:2, :, : at + 1]
+            seen = self.peer.attention(q, k, v, causal=False)
+        x = x + self.out(seen.transpose(1, 2).reshape(n, t, d))
         return x + self.down(self.peer.gelu(self.up(self.norms[1](x))))
+
+
+class Gpt2Decoder(Network):
+    """GPT-2 small without its embedding: one token (1, 1, 768) to logits (1, 1, 50257), keys and values of those
+    before it in a cache."""
+
+    depth, words, length = 12, 50257, 1024
+
+    def __init__(self, peer: Peer) -> None:
+        super().__init__(peer)
+        self.blocks = [Gpt2Block(peer) for _ in range(self.depth)]
+        self.layers = [layer for block in self.blocks for layer in block.layers]
+        self.norm = self.add("LayerNorm", Gpt2Block.width)
+        self.head = self.add("Linear", Gpt2Block.width, self.words, bias=False)
+
+    def __call__(self, x: Any, caches: Any = (), at: Any = None) -> Any:
+        for block, cache in zip(self.blocks, caches, strict=True):
+            x = block(x, cache, at)
+        return self.head(self.norm(x))
 
 
 def class_loss(network: Network, x: Any, y: Any) -> Any:
@@ -183,9 +210,30 @@ def inference(make: Callable[[Peer], Network]) -> Callable[[Peer, list[Array]], 
     return build
 
 
+def decoding(peer: Peer, arrays: list[Array]) -> Step:
+    """One token after the first `TOKENS`; its result is the logits. The place in the cache may be another at each call,
+    so it is no part of what a library compiles."""
+    with peer.inference():
+        network = Gpt2Decoder(peer)
+        network.start()
+        peer.train(network.layers, False)
+        x, *caches = [peer.tensor(a) for a in (arrays[0], *arrays[1])]
+        run = peer.captured(lambda x, at: network(x, caches, at))
+
+    def once() -> Any:
+        with peer.inference():
+            return run(x, peer.position(TOKENS, Gpt2Decoder.length - 1))
+
+    return once
+
+
 MNIST_IMAGES = Input((512, 1, 28, 28), "uint8", "index", 256)
 MNIST_FLOPS = 2.0 * 512 * (32 * 24**2 * 25 + 32 * 20**2 * 800 + 64 * 8**2 * 288 + 64 * 6**2 * 576 + 5760)
 RESNET_FLOPS = 2 * 1.814e9  # an image
+TOKENS = 512  # in the cache when the next is decoded
+DECODER_CACHE = Input((Gpt2Decoder.depth, 2, Gpt2Block.heads, Gpt2Decoder.length, 64))
+DECODER_WEIGHTS = 12 * 12 * 768**2 + 768 * Gpt2Decoder.words  # besides biases and normalisation
+DECODER_BYTES = 4.0 * DECODER_WEIGHTS + DECODER_CACHE.nbytes * TOKENS / Gpt2Decoder.length
 GPT2_FLOPS = 2.0 * 4 * 256 * (12 * 768**2 + 256 * 768)
 
 
@@ -232,5 +280,14 @@ ROWS: tuple[Row, ...] = (
         calls_compared=3,
         tolerance=1e-3,
         flops=3 * GPT2_FLOPS,
+    ),
+    Row(
+        "GPT-2 small decode, one token after 512",
+        "networks",
+        (Input((1, 1, 768)), DECODER_CACHE),
+        program=decoding,
+        tolerance=1e-3,
+        flops=2.0 * DECODER_WEIGHTS,
+        moved=DECODER_BYTES,
     ),
 )

@@ -5,8 +5,9 @@ The passes, in order:
 1. `normalize`: storage becomes numbered parameters; the result is the key of the schedule cache.
 2. `inline` (`uop.function`), `split_bitcasts` (`prepare`), `distribute` (`shard`: from here on a node is on one
    device), `drop_marks`, `empty_reductions`, `read_masks_from_results`, `scatter_into_targets` (`prepare`),
-   `split_phases` (`phases`), `merge_sums`, `give_pads_to_operands` (`contractions`), `divide_after_sums`,
-   `split_with_maximum` (`online`), `split_long_reductions`: tensor form to tensor form.
+   `split_phases` (`phases`), `merge_sums`, `give_pads_to_operands` (`contractions`), `sum_known_products`,
+   `compute_scores_again` (`again`), `divide_after_sums`, `split_with_maximum` (`online`), `split_long_reductions`,
+   `lay_out_operands` (`operands`): tensor form to tensor form.
 3. `choose_stored` (`fuse`): the cost rule says which values are stored.
 4. `build` (`kernels`): bodies, dependencies, the order of stored images in memory (`layout`), merging (`merge`), chains
    such as attention (`chain`), order.
@@ -23,6 +24,7 @@ from typing import Any
 
 from aril.config import EMULATED_DTYPES, NAN_CHECK, SPEC
 from aril.schedule import collective, kernels, shard
+from aril.schedule.again import compute_scores_again, sum_known_products
 from aril.schedule.contractions import give_pads_to_operands, merge_sums
 from aril.schedule.kernels import Item, Schedule, Temp
 from aril.schedule.limits import limits
@@ -54,6 +56,8 @@ PASSES = (
     split_phases,
     merge_sums,
     give_pads_to_operands,
+    sum_known_products,
+    compute_scores_again,
     divide_after_sums,
     split_with_maximum,
     split_long_reductions,

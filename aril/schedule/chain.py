@@ -15,6 +15,7 @@ from aril.schedule.merge import Draft, reach, topological
 from aril.uop import UOp
 
 MOST_NESTS = 8
+SHORT = 8  # times that a row is longer than what is found of it
 
 
 def chain(drafts: list[Draft], kept: Iterable[UOp], lowers: Callable[[Draft], bool]) -> list[Draft]:
@@ -28,10 +29,11 @@ def chain(drafts: list[Draft], kept: Iterable[UOp], lowers: Callable[[Draft], bo
     for last in reversed(links.order):
         if last not in links.place or not _is_plain(last):
             continue
-        parts = _parts(links, last, roots)
+        parts = _computed_again(links, last) or _parts(links, last, roots)
         if not parts or _would_circle(drafts, parts):
             continue
-        joint = _join(parts)
+        seen = {d for d in parts[:-1] if not _is_plain(d) or d.root in roots or not links.users[d] <= set(parts)}
+        joint = _join(parts, seen)
         if not lowers(joint):
             continue
         gone = set(parts)
@@ -59,9 +61,22 @@ class _Links:
                 self.users.setdefault(p, set()).add(d)
 
 
+def _computed_again(links: _Links, last: Draft) -> list[Draft]:
+    """What `compute_scores_again` made for `last` alone, in order, and `last`. Empty where there is nothing."""
+    found = {last}
+    pending = [last]
+    while pending:
+        for d in links.sources[pending.pop()]:
+            if d.root.op is Ops.CONTIGUOUS and d.root.tag is not None and _is_plain(d) and links.users[d] <= found:
+                found.add(d)
+                pending.append(d)
+    return sorted(found, key=links.place.__getitem__) if len(found) > 1 else []
+
+
 def _parts(links: _Links, last: Draft, roots: set[UOp]) -> list[Draft]:
     """The chain that ends with `last`, in order: two contractions, a reduction between, and what else leads from one to
-    the other and to `last`. Empty where there is none.
+    the other and to `last`. Empty where there is none. What others read too is a result of the reduction, much smaller
+    than what it reduces, and has storage.
     """
     found = {last}
     contractions = [last] if _is_product(last) else []
@@ -69,7 +84,9 @@ def _parts(links: _Links, last: Draft, roots: set[UOp]) -> list[Draft]:
     while pending and len(contractions) < 2 and len(found) < MOST_NESTS:
         d = max(pending, key=links.place.__getitem__)  # the latest: all its readers have been looked at
         pending.remove(d)
-        if not links.users[d] <= found or not _is_plain(d) or d.device != last.device or d.root in roots:
+        if d.device != last.device or not (
+            _is_plain(d) and d.root not in roots and links.users[d] <= found or _is_short(d)
+        ):
             continue
         if _is_product(d):
             if not contractions and _wide(d) != _wide(last) or contractions and contractions[0] in links.users[d]:
@@ -107,7 +124,15 @@ def _is_plain(d: Draft) -> bool:
     return not d.alone and not d.assigned and len(d.stores) == 1 and len(d.stores[0]) == 1
 
 
-def _join(parts: list[Draft]) -> Draft:
+def _is_short(d: Draft) -> bool:
+    """Whether a draft is a reduction whose results are small beside what it reads."""
+    if d.alone or d.assigned or len(d.stores) > 1 or not d.has_reduce or _is_product(d):
+        return False
+    return sum([numel(t) for t, _ in d.stores[0]]) * SHORT <= max([numel(n) for n in d.reads], default=0)
+
+
+def _join(parts: list[Draft], seen: set[Draft]) -> Draft:
+    """One draft; others read what those in `seen` make."""
     last = parts[-1]
     return Draft(
         last.root,
@@ -121,7 +146,7 @@ def _join(parts: list[Draft]) -> Draft:
         set().union(*[d.deps for d in parts]) - set(parts),
         reads=set().union(*[d.reads for d in parts]),
         weight=sum([d.weight for d in parts]),
-        scratch=tuple([d.stores[0][0][0].base for d in parts[:-1]]),
+        scratch=tuple([d.stores[0][0][0].base for d in parts[:-1] if d not in seen]),
     )
 
 

@@ -412,7 +412,7 @@ def _body(d: Draft) -> tuple[UOp, tuple[int, ...], int, int]:
         p: UOp(Ops.PARAM, (), p.arg._replace(slot=i, device=None, align=p.arg.align if p in written else 1), p.dtype)
         for i, p in enumerate(used)
     }
-    body = sink.substitute({**local, **scratch, **without_tags(sink)})
+    body = without_tags(sink.substitute({**local, **scratch}))
     size = sum(nbytes(t) for stores in d.stores for t, _ in stores if t.base not in scratch) + _read_bytes(
         UOp.sink(*[v.substitute(scratch) for stores in d.stores for _, v in stores])
     )

@@ -61,6 +61,13 @@ def stored_apart(sink: UOp, stored: Container[UOp]) -> UOp:
     return done[sink]
 
 
-def without_tags(body: UOp) -> dict[UOp, UOp]:
-    """What becomes of the nodes of a kernel's body that `stored_apart` told apart."""
-    return {u: u.replace(tag=None) for u in body.toposort() if u.op is Ops.SPECIAL and u.tag is not None}
+def without_tags(body: UOp) -> UOp:
+    """A kernel's body without the marks by which `stored_apart` and `compute_scores_again` tell nodes apart."""
+    done: dict[UOp, UOp] = {}
+    for u in body.toposort():
+        new = u.with_src(tuple([done[s] for s in u.src])) if u.src else u
+        done[u] = new.replace(tag=None) if u.op in _TOLD_APART else new
+    return done[body]
+
+
+_TOLD_APART = (Ops.SPECIAL, Ops.REDUCE)

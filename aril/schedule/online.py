@@ -254,15 +254,17 @@ def _divided_once(ctx: tuple[dict[UOp, int], dict[UOp, UOp]], old: UOp) -> UOp |
         while n.op in (Ops.RESHAPE, Ops.EXPAND, Ops.PERMUTE) and readers[n] == 1:
             chain.append(n)
             n = n.src[0]
-        if n.op is not Ops.FDIV or readers[n] != 1 or n.src[0].op is not Ops.EXP2 or n.src[1].op is not Ops.EXPAND:
+        if n.op is not Ops.FDIV or readers[n] != 1 or n.src[1].op is not Ops.EXPAND:
             continue
         e, wide = n.src
+        if (e.src[0] if e.op is Ops.CONTIGUOUS else e).op is not Ops.EXP2:
+            continue
         same = {i for i, d in enumerate(wide.src[0].shape) if d == 1 and e.shape[i] != 1}
         left, total = done[e], done[wide].src[0]
         if numel(product) > numel(e):
             # exponentials that several results share are computed once; the sum of them would be gone through once a
             # tile of results
-            left = UOp(Ops.CONTIGUOUS, (left,))
+            left = left if left.op is Ops.CONTIGUOUS else UOp(Ops.CONTIGUOUS, (left,))
             total = UOp(Ops.CONTIGUOUS, (total.substitute({done[e]: left}),))
         divisor = expand(total, e.shape)
         for m in reversed(chain):

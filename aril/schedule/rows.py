@@ -158,17 +158,18 @@ def _rows(sink: UOp, count: int) -> _Rows | None:
     inside: dict[UOp, UOp] = {}
     lengths: dict[UOp, int] = {}
     memo: dict[UOp, Linear] = {}
-    for u in UOp.sink(*nests).toposort():
-        if is_scratch(u):
-            continue
-        if not any(is_scratch(s) for s in u.src):
+    nodes = UOp.sink(*nests).toposort()
+    read = {u.src[0].src[0] for u in nodes if u.op is Ops.LOAD}
+    handed = {u.src[0].src[0] for u in nodes if u.op is Ops.STORE} & read  # scratch, and results that others read too
+    for u in nodes:
+        if u in handed or not any(s in handed or is_scratch(s) for s in u.src):
             continue
         if u.op is not Ops.INDEX or len(u.src) != 2:
             return None
         scratch, index = u.src
         if scratch.arg.size % total:
             return None
-        lengths[scratch] = size = scratch.arg.size // total
+        size = scratch.arg.size // total
         form = linear(index, memo)
         for i, r in enumerate(lead):
             if form.coefficient(r) != size * math.prod(sizes[i + 1 :]):
@@ -176,7 +177,9 @@ def _rows(sink: UOp, count: int) -> _Rows | None:
         rest = simplify(Linear({a: c for a, c in form.terms.items() if a not in lead}, form.const).expression())
         if rest.vmin < 0 or rest.vmax >= size or any(r in rest.ranges for r in lead):
             return None
-        inside[u] = rest
+        if is_scratch(scratch):
+            lengths[scratch] = size
+            inside[u] = rest
     return _Rows(lead, tuple(nests), inside, lengths)
 
 
