@@ -238,9 +238,24 @@ def divide_after_sums(sink: UOp) -> UOp:
 
     Before: ``REDUCE(MUL(FDIV(e, EXPAND(t)), v), ADD)`` with exponentials e that nothing else reads. After:
     ``FDIV(REDUCE(MUL(e, v), ADD), t)``: attention's exponentials are used as they are, its rows divided.
+
+    Of the quotients that stay, those of exponentials by their own sum (a softmax) are products with its inverse, of
+    which a row has one: ``MUL(e, EXPAND(RECIPROCAL(t)))``. The sum is at least 1, as the greatest exponential is 1.
     """
     done: dict[UOp, UOp] = {}
     return rewrite(sink, _DIVIDED_ONCE, (use_counts(sink.toposort()), done), once=True, done=done)
+
+
+def _by_inverse(ctx: tuple[dict[UOp, int], dict[UOp, UOp]], old: UOp) -> UOp | None:
+    (e, wide), done = old.src, ctx[1]
+    total = wide.src[0] if wide.op is Ops.EXPAND else wide
+    while total.op is Ops.RESHAPE:
+        total = total.src[0]
+    if wide.op is not Ops.EXPAND or total.op is not Ops.REDUCE or total.arg[0] is not Ops.ADD or total.src[0] is not e:
+        return None
+    if _sum_of_exponentials(total) is None:
+        return None
+    return UOp(Ops.MUL, (done[e], expand(UOp(Ops.RECIPROCAL, (done[wide].src[0],)), old.shape)))
 
 
 def _divided_once(ctx: tuple[dict[UOp, int], dict[UOp, UOp]], old: UOp) -> UOp | None:
@@ -278,7 +293,7 @@ def _divided_once(ctx: tuple[dict[UOp, int], dict[UOp, UOp]], old: UOp) -> UOp |
     return None
 
 
-_DIVIDED_ONCE = Rules([(Pat(Ops.REDUCE), _divided_once)], name="divide after sums")
+_DIVIDED_ONCE = Rules([(Pat(Ops.REDUCE), _divided_once), (Pat(Ops.FDIV), _by_inverse)], name="divide after sums")
 
 
 def _followed(axes: set[int], m: UOp) -> set[int]:

@@ -7,6 +7,8 @@ import pytest
 
 from aril import Tensor
 from aril.device import GlobalCounters
+from aril.ops import Ops
+from aril.schedule import normalize, schedule
 
 SHAPES = [((1, 100_000), 1), ((100_003,), 0), ((3, 65_537), 1), ((70, 70_001), 1), ((40_000, 3), 0)]
 
@@ -83,6 +85,21 @@ def test_special_rows_are_those_of_the_plain_formula() -> None:
     short = Tensor(np.ascontiguousarray(a[:, [0, 5, 60_000]])).realize()
     np.testing.assert_array_equal(x.logsumexp(1).numpy(), short.logsumexp(1).numpy())
     assert np.isnan(x.softmax(1).numpy()).all()
+
+
+@pytest.mark.parametrize(("own", "quotients"), [(True, 0), (False, 1)])
+def test_a_softmax_has_one_division_a_row(own: bool, quotients: int) -> None:
+    """Exponentials times the inverse of their sum; quotients by other numbers of a row stay quotients."""
+    a = draw((40, 300))
+    x = Tensor(a).realize()
+    e = (x - x.max(1, keepdim=True)).exp()
+    by = e.sum(1, keepdim=True) if own else x.max(1, keepdim=True)
+    steps = schedule(normalize([(e / by).uop], ("CPU",)).graph, 1)
+    nodes = [n for item in steps.items if item.kernel is not None for n in item.kernel.toposort()]
+    assert len([n for n in nodes if n.op is Ops.FDIV]) == quotients
+    wide = np.exp(a.astype(np.float64) - a.max(1, keepdims=True))
+    below = wide.sum(1, keepdims=True) if own else a.max(1, keepdims=True)
+    np.testing.assert_allclose((e / by).numpy(), wide / below, rtol=5e-6)
 
 
 def test_gradient_of_a_long_softmax() -> None:
