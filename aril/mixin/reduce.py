@@ -15,7 +15,7 @@ from aril.mixin.base import dim_prod, same
 from aril.ops import Ops
 
 _IDENTITY = {Ops.ADD: 0, Ops.MUL: 1}
-_SCAN_BLOCK = 16
+_SCAN_BLOCK = 8  # work a level is so many additions an element, levels are its logarithms
 
 
 class ReduceMixin(ArrangementMixin):
