@@ -49,6 +49,21 @@ class Draft:
             self._touched = {u for u in graph if not u.src} | {t.base for t, _ in self.stores[0]}
         return self._touched
 
+    def take(self, other: Draft) -> None:
+        """What is known of `other`, whose stores are already among these."""
+        self.members = other.members + self.members
+        if other._touched is not None and self._touched is not None:
+            self._touched |= other._touched
+        else:
+            self._touched = None
+        self.deps = (other.deps | self.deps) - {other, self}
+        self.reads |= other.reads
+        self.assigned |= other.assigned
+        self.weight += other.weight
+        self.has_reduce |= other.has_reduce
+        self.has_contraction |= other.has_contraction
+        self.reduce_key = self.reduce_key or other.reduce_key
+
 
 def reach(drafts: list[Draft]) -> dict[Draft, int]:
     """For each draft a bit mask of the drafts it depends on, directly or not."""
@@ -94,122 +109,136 @@ def merge(drafts: list[Draft], owner: dict[UOp, Draft], fusion: Fusion) -> list[
     """Kernels over one iteration space that read each other's results, or the same inputs, become one with several
     outputs.
     """
-    where = dict(owner)
-    alive = dict.fromkeys(drafts)
-    masks = reach(drafts)
-    number = {d: 1 << i for i, d in enumerate(drafts)}
-    bits = {d: number[d] for d in drafts}
-    users: dict[Draft, set[Draft]] = {d: set() for d in drafts}
-    for d in drafts:
-        for p in d.deps:
-            users[p].add(d)
+    merging = _Merging(drafts, owner, fusion)
+    while any([merging.with_producers(), merging.with_readers_of_targets(), merging.with_readers_of_the_same()]):
+        pass
+    return list(merging.alive)
 
-    def path(a: Draft, b: Draft) -> bool:
+
+class _Merging:
+    """Drafts that are `alive`, and what is known of them: `where` a value is made, as bits which drafts one stands for
+    and (`masks`) depends on; its `users` depend on it."""
+
+    def __init__(self, drafts: list[Draft], owner: dict[UOp, Draft], fusion: Fusion) -> None:
+        self.where = dict(owner)
+        self.alive = dict.fromkeys(drafts)
+        self.masks = reach(drafts)
+        self.bits = {d: 1 << i for i, d in enumerate(drafts)}
+        self.users: dict[Draft, set[Draft]] = {d: set() for d in drafts}
+        for d in drafts:
+            for p in d.deps:
+                self.users[p].add(d)
+        self.fusion = fusion
+
+    def with_producers(self) -> bool:
+        """Kernels with those that make what they read, where the loops are the same. Whether any did."""
+        changed = False
+        for b in list(self.alive):
+            if b not in self.alive or b.alone:
+                continue
+            for n in list(b.reads):
+                a = _producer(n, self.where)
+                if a is not None and a is not b and a in self.alive and self._can_follow(a, b):
+                    self.join(a, b, True)
+                    changed = True
+        return changed
+
+    def _can_follow(self, a: Draft, b: Draft) -> bool:
+        """Whether `b`, which reads what `a` makes, may compute it in its own loops."""
+        if a.alone or not _same_space(a, b):
+            return False
+        if a.has_contraction and b.has_reduce or a.has_reduce and b.has_contraction:
+            return False
+        if a.has_reduce and b.has_reduce and a.reduce_key != b.reduce_key:
+            return False
+        if a.has_contraction and _ends_cost(a, b, self.fusion):
+            return False
+        return _one_loop(a, b, self.where, self.fusion) and not self.is_needed_by_a_third(a, b)
+
+    def with_readers_of_targets(self) -> bool:
+        """A kernel that must read a storage before another writes it does so in the same turn of the loops."""
+        changed = False
+        for b in list(self.alive):
+            for r in list(b.deps) if b in self.alive and not b.alone else ():
+                if r not in self.alive or r.alone or r.has_reduce or b.has_reduce or not _same_space(r, b):
+                    continue
+                if self.is_needed_by_a_third(r, b) or not _waits_only_for_writes(r, b, self.where):
+                    continue
+                if _one_loop(r, b, self.where, self.fusion):
+                    self.join(r, b, False)
+                    changed = True
+        return changed
+
+    def with_readers_of_the_same(self) -> bool:
+        """Kernels that read the same, where that is worth it, do so once."""
+        groups: dict[Any, list[Draft]] = {}
+        for d in self.alive:
+            if not d.alone and not d.has_contraction and (not d.has_reduce or d.reduce_key is not None):
+                groups.setdefault((d.shape, d.device, d.has_reduce, d.reduce_key), []).append(d)
+        changed = False
+        for group in groups.values():
+            changed |= self._read_once(group)
+        return changed
+
+    def _read_once(self, group: list[Draft]) -> bool:
+        changed = False
+        readers: dict[UOp, list[Draft]] = {}  # of what is worth reading once
+        place = {d: i for i, d in enumerate(group)}
+        worth = {d: [n for n in d.reads if _is_worth(n, d)] for d in group}
+        for d in group:
+            for n in worth[d]:
+                readers.setdefault(n, []).append(d)
+        for a in group:
+            later = {d for n in worth[a] for d in readers[n] if place[d] > place[a]}
+            for b in sorted(later, key=place.__getitem__):
+                if a not in self.alive or b not in self.alive or not self._are_independent(a, b):
+                    continue
+                if not _one_loop(a, b, self.where, self.fusion):
+                    continue
+                self.join(a, b, False)
+                changed = True
+                for n in set(worth[a]).difference(worth[b]):
+                    worth[b].append(n)
+                    readers[n].append(b)
+                break
+        return changed
+
+    def _are_independent(self, a: Draft, b: Draft) -> bool:
+        return not self.masks[a] & self.bits[b] and not self.masks[b] & self.bits[a]
+
+    def is_needed_by_a_third(self, a: Draft, b: Draft) -> bool:
         """Whether b needs a through some third kernel."""
-        return any(masks[m] & bits[a] for m in b.deps if m is not a)
+        return any(self.masks[m] & self.bits[a] for m in b.deps if m is not a)
 
-    def join(a: Draft, b: Draft, direct: bool) -> None:
+    def join(self, a: Draft, b: Draft, direct: bool) -> None:
+        """`a` becomes a part of `b`; `direct`: b computes with the values of a."""
         if direct:
             known = dict(a.stores[0])
             b.stores[0] = [(t, v.substitute(known)) for t, v in b.stores[0]]
         again = {t for t, _ in b.stores[0]}  # nobody sees what is written twice in one turn
         b.stores[0] = [(t, v) for t, v in a.stores[0] if t not in again] + b.stores[0]
-        b.members = a.members + b.members
-        if a._touched is not None and b._touched is not None:
-            b._touched |= a._touched
-        else:
-            b._touched = None
-        b.deps = (a.deps | b.deps) - {a, b}
-        b.reads |= a.reads
-        b.assigned |= a.assigned
-        b.weight += a.weight
-        b.has_reduce |= a.has_reduce
-        b.has_contraction |= a.has_contraction
-        b.reduce_key = b.reduce_key or a.reduce_key
-        bits[b] |= bits[a]
-        both = (masks[a] | masks[b]) & ~bits[b]
-        masks[b] = both
+        b.take(a)
+        self.bits[b] |= self.bits[a]
+        both = (self.masks[a] | self.masks[b]) & ~self.bits[b]
+        self.masks[b] = both
         for m in a.members:
-            where[m] = b
-        del alive[a]
+            self.where[m] = b
+        del self.alive[a]
         for p in a.deps:
-            users[p].discard(a)
+            self.users[p].discard(a)
         for p in b.deps:
-            users[p].add(b)
-        for d in users.pop(a):
+            self.users[p].add(b)
+        for d in self.users.pop(a):
             if d is not b:
                 d.deps.remove(a)
                 d.deps.add(b)
-                users[b].add(d)
-        after, below = [*users[b]], {b, *users[b]}
+                self.users[b].add(d)
+        after, below = [*self.users[b]], {b, *self.users[b]}
         while after:
             d = after.pop()
-            masks[d] |= both | bits[b]
-            after += users[d].difference(below)
-            below |= users[d]
-
-    changed = True
-    while changed:
-        changed = False
-        for b in list(alive):
-            if b not in alive or b.alone:
-                continue
-            for n in list(b.reads):
-                producer = _producer(n, where)
-                if producer is None or producer is b or producer not in alive or producer.alone:
-                    continue
-                if (
-                    not _same_space(producer, b)
-                    or producer.has_contraction
-                    and b.has_reduce
-                    or producer.has_reduce
-                    and b.has_contraction
-                ):
-                    continue
-                if producer.has_reduce and b.has_reduce and producer.reduce_key != b.reduce_key:
-                    continue
-                if producer.has_contraction and _ends_cost(producer, b, fusion):
-                    continue
-                if not _one_loop(producer, b, where, fusion) or path(producer, b):
-                    continue
-                join(producer, b, True)
-                changed = True
-        for b in list(alive):
-            # A kernel that must read a storage before this one writes it can do so in the same turn of the loops.
-            for r in list(b.deps) if b in alive and not b.alone else ():
-                if r not in alive or r.alone or r.has_reduce or b.has_reduce or not _same_space(r, b) or path(r, b):
-                    continue
-                if _waits_only_for_writes(r, b, where) and _one_loop(r, b, where, fusion):
-                    join(r, b, False)
-                    changed = True
-        groups: dict[Any, list[Draft]] = {}
-        for d in alive:
-            if not d.alone and not d.has_contraction and (not d.has_reduce or d.reduce_key is not None):
-                groups.setdefault((d.shape, d.device, d.has_reduce, d.reduce_key), []).append(d)
-        for group in groups.values():
-            readers: dict[UOp, list[Draft]] = {}  # of what is worth reading once
-            place = {d: i for i, d in enumerate(group)}
-            worth = {d: [n for n in d.reads if _is_worth(n, d)] for d in group}
-            for d in group:
-                for n in worth[d]:
-                    readers.setdefault(n, []).append(d)
-            for a in group:
-                later = {d for n in worth[a] for d in readers[n] if place[d] > place[a]}
-                for b in sorted(later, key=place.__getitem__):
-                    if (
-                        a in alive
-                        and b in alive
-                        and not masks[a] & bits[b]
-                        and not masks[b] & bits[a]
-                        and _one_loop(a, b, where, fusion)
-                    ):
-                        join(a, b, False)
-                        changed = True
-                        for n in set(worth[a]).difference(worth[b]):
-                            worth[b].append(n)
-                            readers[n].append(b)
-                        break
-    return list(alive)
+            self.masks[d] |= both | self.bits[b]
+            after += self.users[d].difference(below)
+            below |= self.users[d]
 
 
 def _one_loop(a: Draft, b: Draft, where: dict[UOp, Draft], fusion: Fusion) -> bool:
