@@ -6,6 +6,7 @@ elements they select (they compute the mask at once), unless a mask is assigned 
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
 from aril.config import CHECK_POSITIONS
@@ -202,90 +203,104 @@ def _views(x: Any, key: Any, for_store: bool = False) -> tuple[Any, list[tuple[i
     """
     items = _items(x, key)
     picking = any(_is_array(k) for k in items)
-    pairs: list[tuple[Any, Any]] = []
-    flips: list[int] = []
-    steps: list[tuple[int, int, int]] = []
-    shape: list[Any] = []  # with None's place taken by 1 and dropped axes left out
-    picks: list[tuple[int, Any]] = []
-    order: list[str] = []
+    asked = _Asked()
     axis = 0
-    kept: list[tuple[str, int]] = []  # ("new", 0) | ("axis", source axis)
     for k in items:
         if k is None:
-            kept.append(("new", 0))
-            order.append("view")
+            asked.kept.append(None)
+            asked.kinds += "v"
             continue
         n = x.shape[axis]
         if isinstance(k, slice):
-            start, length, step = _slice(k, n, x.shape)
-            if step == 1 or length == 0:
-                pairs.append((start, length))
-            else:
-                lo = start if step > 0 else start + (length - 1) * step
-                size = abs(step)
-                whole = length * size
-                if step > 0 and lo + whole <= n:
-                    pairs.append((lo, whole))
-                elif step < 0 and size > 1 and lo - (size - 1) >= 0:
-                    # reversed: the elements wanted are the first of each block counted from the back
-                    pairs.append((lo - (size - 1), whole))
-                else:
-                    if for_store and size > 1:
-                        return None, [], False
-                    pairs.append((lo, (length - 1) * size + 1))
-                if step < 0:
-                    flips.append(axis)
-                if size > 1:
-                    steps.append((axis, size, length))
-            kept.append(("axis", axis))
-            order.append("view")
+            if not asked.take_slice(axis, n, *_slice(k, n, x.shape), for_store):
+                return None, [], False
         elif _is_array(k):
-            pairs.append((0, n))
-            picks.append((axis, _positions(x, k, n, axis)))
-            kept.append(("axis", axis))
-            order.append("pick")
+            asked.pick(axis, n, _positions(x, k, n, axis))
         elif isinstance(k, UOp):
             if picking:
                 raise IndexError("indexing: a symbolic position cannot be mixed with arrays of positions")
             check_part("indexing", k, dim_sum(k, 1), n, x.shape)
-            pairs.append((k, 1))
-            order.append("view")
+            asked.take_one(k)
         elif hasattr(k, "__index__") and not isinstance(k, bool):
             i = k.__index__()
             if isinstance(n, int) and not -n <= i < n:
                 raise IndexError(f"indexing: position {i} is outside of axis {axis} of length {n} (shape {x.shape})")
             i = i + n if i < 0 else i
             if picking:
-                pairs.append((0, n))
-                picks.append((axis, x._const(dtypes.int32, i)))
-                kept.append(("axis", axis))
-                order.append("pick")
+                asked.pick(axis, n, x._const(dtypes.int32, i))
             else:
-                pairs.append((i, 1))
-                order.append("view")
+                asked.take_one(i)
         else:
             raise IndexError(
                 f"indexing: {k!r} of type {type(k).__name__} is no index; "
                 "use ints, slices, None, Ellipsis, masks or integer arrays"
             )
         axis += 1
-    out = x._shrink(tuple(pairs)) if pairs else x
-    if flips:
-        out = out._flip(tuple(flips))
-    for a, size, length in steps:
-        out = out._every(a, size)
-        if out.shape[a] != length:
-            out = out._shrink(tuple([(0, length) if i == a else (0, d) for i, d in enumerate(out.shape)]))
-    shape = [1 if what == "new" else out.shape[a] for what, a in kept]
-    if (
-        len(shape) != out.ndim
-        or any(what == "new" for what, _ in kept)
-        or [a for _, a in kept] != list(range(out.ndim))
-    ):
-        out = out._reshape(tuple(shape))
-    where = {a: i for i, (what, a) in enumerate(kept) if what == "axis"}
-    runs = "".join("p" if o == "pick" else "v" for o in order).strip("v")
-    return out, [(where[a], p) for a, p in picks], "v" in runs
+    where = {a: i for i, a in enumerate(asked.kept) if a is not None}
+    return asked.view_of(x), [(where[a], p) for a, p in asked.picks], "v" in asked.kinds.strip("v")
+
+
+@dataclass
+class _Asked:
+    """What a key asks of a value: a part of each axis, then flips and steps of more than one; positions to pick."""
+
+    parts: list[tuple[Any, Any]] = field(default_factory=list)  # (start, length) of each axis
+    flips: list[int] = field(default_factory=list)
+    steps: list[tuple[int, int, int]] = field(default_factory=list)  # axis, step, length
+    picks: list[tuple[int, Any]] = field(default_factory=list)  # axis, positions
+    kept: list[int | None] = field(default_factory=list)  # the axis behind each of the result, None for a new one
+    kinds: str = ""  # of the key's items: p for picked positions, v for a view
+
+    def take_one(self, position: Any) -> None:
+        """One position of an axis, which is gone."""
+        self.parts.append((position, 1))
+        self.kinds += "v"
+
+    def pick(self, axis: int, n: Any, positions: Any) -> None:
+        """Positions along an axis of length n, later."""
+        self.parts.append((0, n))
+        self.picks.append((axis, positions))
+        self.kept.append(axis)
+        self.kinds += "p"
+
+    def take_slice(self, axis: int, n: Any, start: Any, length: Any, step: int, exact: bool) -> bool:
+        """`length` elements of an axis from `start` on, `step` apart. With `exact`, False where they are no view of
+        whole steps."""
+        if step == 1 or length == 0:
+            self.parts.append((start, length))
+        else:
+            low = start if step > 0 else start + (length - 1) * step
+            size = abs(step)
+            whole = length * size
+            if step > 0 and low + whole <= n:
+                self.parts.append((low, whole))
+            elif step < 0 and size > 1 and low - (size - 1) >= 0:
+                # reversed: the elements wanted are the first of each block counted from the back
+                self.parts.append((low - (size - 1), whole))
+            elif exact and size > 1:
+                return False
+            else:
+                self.parts.append((low, (length - 1) * size + 1))
+            if step < 0:
+                self.flips.append(axis)
+            if size > 1:
+                self.steps.append((axis, size, length))
+        self.kept.append(axis)
+        self.kinds += "v"
+        return True
+
+    def view_of(self, x: Any) -> Any:
+        """`x` seen so, the axes to pick from whole."""
+        out = x._shrink(tuple(self.parts)) if self.parts else x
+        if self.flips:
+            out = out._flip(tuple(self.flips))
+        for a, size, length in self.steps:
+            out = out._every(a, size)
+            if out.shape[a] != length:
+                out = out._shrink(tuple([(0, length) if i == a else (0, d) for i, d in enumerate(out.shape)]))
+        if self.kept == list(range(out.ndim)):
+            return out
+        return out._reshape(tuple([1 if a is None else out.shape[a] for a in self.kept]))
 
 
 def _is_array(k: Any) -> bool:
