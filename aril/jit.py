@@ -35,7 +35,8 @@ from aril.nested import tensors as tensors_in
 from aril.ops import OpGroup, Ops
 from aril.schedule.shard import Layout, layout_of, memory_of
 from aril.tensor import Tensor
-from aril.tensor_memory import alive, is_storage_view, renew, set_node
+from aril.tensor_alive import alive, is_storage_view, place_of, set_node
+from aril.tensor_memory import own_memory, renew, set_apart
 from aril.uop import UOp
 from aril.uop.order import toposort
 
@@ -132,6 +133,8 @@ class Jit(Generic[P, R]):
             with self.lock:
                 if signature != self.captured.signature:
                     raise JitError(difference(_place_of(self.function), self.captured.signature, signature))
+                if self.captured.written_inputs:
+                    own_memory(tensors)
                 for c in (self.captured, *self.others):
                     given = self._given(c, tensors)
                     if given is not None:
@@ -157,11 +160,14 @@ class Jit(Generic[P, R]):
                 f"{SHARINGS} ways, each of which is captured: pass whole tensors and take views inside, or a clone()"
             )
         realize_assignments()  # those made before are no part of what is captured
-        given, sharing = shared(tensors, reached(self.function, (args, kwargs)))
+        outside = reached(self.function, (args, kwargs))
+        set_apart([*tensors, *outside])
+        given, sharing = shared(tensors, {place_of(b) for t in outside for b in memory_of(t.uop)})
+        del outside  # whether the function lets go of one of them is asked below
         inside, names = stand_ins(given, sharing)
         new_args, new_kwargs = replaced((args, kwargs), iter(inside))
         before = {id(t): (weakref.ref(t), t.uop) for t in alive()}
-        capture = Capture()
+        capture = Capture(before={key: uop for key, (_, uop) in before.items()})
         local.capture, noted.assignments = capture, []
         try:
             with Context(BEAM=JITBEAM.value or BEAM.value):

@@ -22,7 +22,7 @@ from aril.ops import Ops
 from aril.schedule.prepare import is_flat_view
 from aril.schedule.shard import is_sharded_storage, memory_of
 from aril.tensor import Tensor
-from aril.tensor_memory import set_node
+from aril.tensor_memory import realize
 from aril.uop import UOp
 
 MOST_OBJECTS = 100_000  # looked at for tensors that a function reaches
@@ -129,16 +129,14 @@ class Arguments:
 
 def arguments(tensors: list[Tensor], as_views: Container[int] = ()) -> Arguments:
     """The tensors as memory: computed where they were not yet, in row-major order where they are other views."""
+    realize([t for t in tensors if not is_realized(t.uop)])
     views = [k for k, t in enumerate(tensors) if not is_whole(t.uop) and k not in as_views]
     given, copied = tensors, {}
-    if views:
+    if views:  # they stay views
         given = list(tensors)
-        graphs = [_whole(tensors[k].uop) for k in views]
+        graphs = [UOp(Ops.CONTIGUOUS, (tensors[k].uop,), tag="copy") for k in views]  # a node that no tensor stands for
         for k, uop in zip(views, realize_uops(graphs, [tensors[k].device for k in views]), strict=True):
-            if is_realized(tensors[k].uop):  # it stays a view
-                copied[k], given[k] = tensors[k], tensors[k].replace_uop(uop)
-            else:
-                set_node(tensors[k], uop)
+            copied[k], given[k] = tensors[k], tensors[k].replace_uop(uop)
     nodes = [b for t in given for b in memory_of(t.uop)]
     buffers = [storage_of(b) for b in nodes]
     places = [storage_of(b) for t in tensors for b in memory_of(t.uop)] if copied else buffers
@@ -148,10 +146,6 @@ def arguments(tensors: list[Tensor], as_views: Container[int] = ()) -> Arguments
 def is_whole(u: UOp) -> bool:
     """Whether `u` is whole memory in its own order, with no assignment pending."""
     return is_sharded_storage(u) or (is_flat_view(u) and u.base.op is Ops.BUFFER and u.op is not Ops.AFTER)
-
-
-def _whole(u: UOp) -> UOp:
-    return u if u.op is Ops.AFTER or is_flat_view(u) else UOp(Ops.CONTIGUOUS, (u,))
 
 
 # ------------------------------------------------------------------------------------------------- shared memory
@@ -246,20 +240,22 @@ def name_for(memory: Buffer) -> UOp:
 # ---------------------------------------------------------------------------------- what a function reaches by itself
 
 
-def reached(function: Any, args: Any) -> set[int]:
-    """Identities of the memory of tensors that `function` reaches without its tensor arguments: by closure, defaults,
+def reached(function: Any, args: Any) -> list[Tensor]:
+    """The tensors that `function` reaches without its tensor arguments: by closure, defaults,
     globals it names, the object it belongs to, attributes, containers, and objects among its arguments.
 
     It need not find all: memory that is written by two names which it did not see is refused after the capture.
     """
-    found: set[int] = set()
+    found: list[Tensor] = []
     seen: set[int] = set()
     todo: list[Any] = [function, *_objects(args)]
     while todo and len(seen) < MOST_OBJECTS:
         x = todo.pop()
         if isinstance(x, Tensor):
-            found.update([id(root_of(storage_of(b))) for b in memory_of(x.uop)])
-            todo += [x.grad] * (x.grad is not None)
+            if id(x) not in seen:
+                seen.add(id(x))
+                found.append(x)
+                todo += [x.grad] * (x.grad is not None)
         elif id(x) not in seen and not isinstance(x, (*_PLAIN, type)):
             seen.add(id(x))
             todo.extend(_parts(x))

@@ -13,14 +13,15 @@ from typing import Any
 from aril.device import Buffer
 from aril.engine.commands import span_of
 from aril.engine.hazards import Area, written_twice
-from aril.engine.realize import local
+from aril.engine.realize import Runs
 from aril.engine.replay import Batch
 from aril.jit_arguments import Sharing, name_for, value_key
 from aril.nested import replaced
 from aril.ops import Ops
 from aril.schedule.shard import Layout, memory_of
 from aril.tensor import Tensor
-from aril.tensor_memory import renew, settle
+from aril.tensor_alive import is_twin
+from aril.tensor_memory import keep_values, renew, settle
 from aril.uop import UOp
 
 APART = 256  # sets of addresses that are remembered as being apart from all that is written
@@ -35,6 +36,7 @@ class Captured:
         "_lone",
         "_one",
         "_outside",
+        "_written",
         "batch",
         "fresh",
         "layouts",
@@ -65,11 +67,12 @@ class Captured:
         self._guarded: tuple[Area, Area] | None = None  # the bytes of what it writes there, and of all
         self._apart: set[tuple[int, ...]] = set()  # addresses of inputs that do not meet them
         self._outside: set[int] | None = None  # the identities of the memory that holds it
+        self._written: set[int] = set()  # and of that of it which is written
         self.written_inputs: list[int] = []
         self.layouts: list[Layout | None] | None = None  # of the inputs, where some are split over devices
         self.used: list[int] = []  # the inputs that its kernels touch
         self.sharing: Sharing | None = None  # of memory by the inputs; None: each has its own
-        self.runs = -1  # `local.runs` when the nodes of what is written were last renewed
+        self.runs = -1  # `Runs.count` when the nodes of what is written were last renewed
         self.plan: Plan | None = None
         places = [p[0] for _, p in outputs if len(p) == 1]
         first = len(batch.keep) - len(fresh)
@@ -114,13 +117,21 @@ class Captured:
         """Run the batch with the memory `inputs`, named by `nodes`; the results in their containers."""
         if self._outside is None:
             self._outside = {id(b.base or b) for b in self.reached}
+            self._written = {id(b.base or b) for b in self.state.values()}
         settle(self._outside)
+        if self.state or self.written_inputs:  # what is still to be computed from the old contents
+            if self.written_inputs:
+                given = [inputs[i] for i in self.written_inputs]
+                places = self._written.union([id(b.base or b) for b in given])
+                keep_values(places, [nodes[i] for i in self.written_inputs])
+            else:
+                keep_values(self._written)
         buffers = [*inputs, *[Buffer(b.device, b.size, b.dtype) for b in self.fresh]]
         self.batch.run(buffers, values)
-        if self.runs != local.runs:  # something was computed from the old contents and may still be found by its graph
+        if self.runs != Runs.count:  # something was computed from the old contents and may still be found by its graph
             if self.writes:
                 renew([*self.state.values(), *[inputs[i] for i in self.written_inputs]])
-            self.runs = local.runs
+            self.runs = Runs.count
         if self._one:
             return unnamed(buffers[-1], self.outputs[0][0])
         names: dict[int, UOp] = {}
@@ -193,6 +204,9 @@ class Plan:
         c = self.captured
         if c.writes and c.meeting(buffers) is not None:
             return None
+        for i in c.written_inputs:
+            if is_twin(nodes[i]):
+                return None
         return (c.replay(nodes, buffers, values),)
 
 

@@ -15,6 +15,7 @@ from aril.device import Buffer, Device
 from aril.dtype import DType, DTypeLike, dtypes, strong, to_dtype
 from aril.mixin import OpMixin
 from aril.ops import Ops
+from aril.tensor_alive import enlist, is_flat, is_storage_view, set_node, storage_base
 from aril.tensor_calls import CallsMixin
 from aril.tensor_custom import CustomKernelMixin
 from aril.tensor_data import uop_of_data
@@ -24,17 +25,7 @@ from aril.tensor_indexing import TensorIndexing
 from aril.tensor_inplace import InPlaceMixin
 from aril.tensor_interop import InteropMixin
 from aril.tensor_linalg import LinalgMixin
-from aril.tensor_memory import (
-    enlist,
-    give_node,
-    is_flat,
-    is_storage_view,
-    need_numbers,
-    realize,
-    set_node,
-    storage_base,
-    working_device,
-)
+from aril.tensor_memory import give_node, need_numbers, realize, working_device
 from aril.tensor_places import canonical_place, common_device, memory_only_seen, where_kernels_run
 from aril.tensor_random import RandomMixin
 from aril.tensor_shard import ShardMixin

@@ -10,7 +10,8 @@ from typing import Any
 
 from aril.ops import Ops
 from aril.schedule.shard import is_sharded_storage
-from aril.tensor_memory import alive, is_storage_view, realize, set_node
+from aril.tensor_alive import alive, is_storage_view, set_node
+from aril.tensor_memory import realize
 from aril.uop import UOp
 from aril.uop.function import FunctionArg, call
 from aril.uop.order import toposort

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from aril.autograd import gradient as differentiate
-from aril.tensor_memory import alive, has_older_state, is_storage_view, with_history
+from aril.tensor_alive import alive, is_storage_view
+from aril.tensor_memory import has_older_state, with_history
 from aril.uop import UOp
 from aril.uop.args import is_memory_only
 from aril.uop.order import toposort

@@ -15,7 +15,8 @@ from aril.dtype import dtypes
 from aril.engine.realize import local
 from aril.mixin.base import broadcast_shape, check_part, dim_prod, dim_sub, dim_sum
 from aril.ops import Ops
-from aril.tensor_memory import is_writable_view, make_writable, working_device
+from aril.tensor_alive import is_writable_view
+from aril.tensor_memory import make_writable, working_device
 from aril.uop import UOp
 
 

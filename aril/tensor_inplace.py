@@ -11,15 +11,8 @@ from aril.mixin.base import broadcast_shape
 from aril.ops import OpGroup, Ops
 from aril.schedule.shard import is_sharded_storage
 from aril.schedule.written import below_bitcasts
-from aril.tensor_memory import (
-    advance,
-    elements,
-    is_only_view,
-    is_writable_view,
-    make_writable,
-    set_node,
-    storage_base,
-)
+from aril.tensor_alive import is_writable_view, set_node, storage_base
+from aril.tensor_memory import advance, elements, is_only_view, make_writable
 from aril.tensor_shard import storage_like
 from aril.uop import UOp
 from aril.uop.node import view_flat

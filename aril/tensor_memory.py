@@ -1,7 +1,8 @@
-"""Which tensors are alive and what memory they see: realizing them, versions of memory, what they were computed from.
+"""What memory tensors see: realizing them, versions of memory, what they were computed from.
 
 In come tensors (anything with `uop`, `_device`, `_history`); their nodes are changed to those of memory that holds
-their values. `docs/decisions/0005-versions-of-memory.md` says why written memory goes on under a new node.
+their values. `docs/decisions/0005-versions-of-memory.md` says why written memory goes on under a new node, and who
+makes way for a write.
 """
 
 from __future__ import annotations
@@ -16,9 +17,28 @@ from aril.config import GRAD
 from aril.device import Buffer, Device
 from aril.dtype import strong
 from aril.engine.lock import locked, note_assignment
+from aril.engine.realize import alias, forget_values, is_realized, local, realize_uops, realized_view
 from aril.forks import renewed_in_child
 from aril.ops import OpGroup, Ops
 from aril.schedule.shard import is_sharded_storage, memory_of
+from aril.tensor_alive import (
+    LOST,
+    affected,
+    alive,
+    are_read,
+    bottom_of,
+    enlist,
+    is_flat,
+    is_storage_view,
+    is_twin,
+    is_writable_view,
+    look_again,
+    make_twin,
+    place_of,
+    set_node,
+    storage_base,
+    viewers,
+)
 from aril.uop import UOp
 from aril.uop.args import is_memory_only
 from aril.uop.node import view_flat
@@ -27,68 +47,9 @@ from aril.uop.order import toposort
 if TYPE_CHECKING:
     from aril.tensor import Tensor
 
-# Every tensor alive, by identity. Assignments need to know who still reads what they overwrite.
-_live: dict[int, _LiveRef] = {}
-# The same tensors by the node that they are views of (its identity), so that an assignment finds those that follow it
-# without a look at all others. Those with a new node wait in `_unfiled` until somebody asks.
-_filed: dict[int, dict[int, _LiveRef]] = {}
-_unfiled: dict[int, _LiveRef] = {}
-EMPTY = 64  # places that nobody is filed at any more, before they are cleared away
 _repeats = itertools.count()  # tells apart assignments that read alike
-# BUFFER nodes over the same memory, of tensors that were computed alike and may change apart.
-_twins: weakref.WeakKeyDictionary[UOp, weakref.WeakSet[UOp]] = weakref.WeakKeyDictionary()
 # States of memory that assignments made and that may not be computed yet.
 _assigned: weakref.WeakSet[UOp] = weakref.WeakSet()
-
-
-def _forget(ref: _LiveRef, live: Any = _live, unfiled: Any = _unfiled, filed: Any = _filed) -> None:
-    key = ref.key
-    for known in (live, unfiled, filed.get(ref.base, {})):
-        if known.get(key) is ref:
-            known.pop(key, None)
-
-
-class _LiveRef(weakref.ref):  # type: ignore[type-arg]
-    __slots__ = ("base", "key")
-    base: int  # where it is filed, 0 for nowhere
-    key: int
-
-
-def enlist(t: Tensor) -> None:
-    """Count `t` among the tensors alive."""
-    ref = _LiveRef(t, _forget)
-    ref.key, ref.base = id(t), 0
-    _live[ref.key] = _unfiled[ref.key] = ref
-
-
-def set_node(t: Tensor, node: UOp) -> None:
-    """Let `t` stand for another node."""
-    t.uop = node
-    ref = _live.get(id(t))
-    if ref is None:
-        enlist(t)
-    else:
-        _unfiled[ref.key] = ref
-
-
-@locked
-def _viewers(base: UOp) -> list[Tensor]:
-    """The tensors that are `base`, or views of it."""
-    while _unfiled:
-        ref = _unfiled.popitem()[1]
-        t = ref()
-        if t is None:
-            continue
-        now = id(storage_base(t.uop))
-        if ref.base != now:
-            _filed.get(ref.base, {}).pop(ref.key, None)
-            ref.base = now
-            _filed.setdefault(now, {})[ref.key] = ref
-    if len(_filed) > 2 * len(_live) + EMPTY:  # they are left by tensors that die, which may happen at any time
-        for key in [key for key, refs in _filed.items() if not refs]:
-            del _filed[key]
-    found = [ref() for ref in list(_filed.get(id(base), {}).values())]
-    return [t for t in found if t is not None and storage_base(t.uop) is base]  # of an id used before: the present ones
 
 
 # Held while a tensor gets a node that had none (a result of a replay, `jit_calls.unnamed`).
@@ -119,7 +80,7 @@ def advance(base: UOp, effect: UOp) -> None:
     new = base.after(effect)
     if new.storage is not None:  # the same step done before (x.assign(x * 2) again), its node still alive: do it anew
         new = UOp(Ops.AFTER, new.src, tag=next(_repeats))
-    for t in _viewers(base):
+    for t in viewers(base):
         set_node(t, t.uop.substitute({base: new}))
         t._history = None
     _assigned.add(new)
@@ -133,8 +94,6 @@ def advance(base: UOp, effect: UOp) -> None:
 def realize(tensors: Iterable[Tensor], compute: Any = None) -> None:
     """Compute all of `tensors` in one schedule. What else still reads a value that an assignment among them
     overwrites is computed too, before it is lost. `compute`: see `realize_uops`."""
-    from aril.engine.realize import alias, is_realized, local, realize_uops, realized_view
-
     todo = []
     for t in {id(t): t for t in tensors}.values():
         if has_memory_only(t):
@@ -146,48 +105,102 @@ def realize(tensors: Iterable[Tensor], compute: Any = None) -> None:
             todo.append(t)
     if not todo:
         return
-    while more := _readers_of_overwritten([t.uop for t in todo], {id(t) for t in todo}):
-        todo += more  # these may hold assignments of their own
-    taken = {t.uop for t in todo if t.uop.storage is not None}
+    stale = _make_way(todo) if _any_writes([t.uop for t in todo]) else set()
+    for t in todo:  # a gradient finds its way back from whole memory of one device only
+        shown = None if is_storage_view(t.uop) else _shown(t.uop)
+        if shown is not None and (is_sharded_storage(shown) or t.uop.storage is None and not _is_whole(t.uop)):
+            _move(t)
     results = realize_uops([t.uop for t in todo], [t._device for t in todo], compute)
+    fresh, local.fresh = set(local.fresh), frozenset()
     for t, new in zip(todo, results, strict=True):
         old = t.uop
         if old is new:
             continue
-        base = new.base
-        moved, detached = _only_moves(base, old)
-        if detached:  # what was there already, seen through a DETACH
-            new = new.detach()
-        if GRAD.value and t.dtype.kind == "f" and not is_storage_view(old) and not moved:
-            t._history = old
-        bottom = _bottom(new)
-        if bottom.op is Ops.BUFFER and not is_storage_view(old):
-            if old in taken:  # the memory of another tensor that was computed alike, not of one that this is a view of
+        if not is_storage_view(old):
+            if GRAD.value and t.dtype.kind == "f":
+                t._history = LOST if id(t) in stale else old
+            bottom = bottom_of(new)
+            if bottom in fresh:
+                fresh.discard(bottom)
+            elif (
+                bottom.op is Ops.BUFFER
+            ):  # memory of another tensor: that of one computed alike, or what this one moves
                 twin = alias(bottom)
                 new = new.substitute({bottom: twin})
-                group = _twins[twin] = _twins.setdefault(bottom, weakref.WeakSet((bottom,)))
-                group.add(twin)
-                bottom = twin
-            taken.add(old)
-            if getattr(bottom, "came_from", None) is None:
-                bottom.came_from = weakref.ref(old)
+                make_twin(bottom, twin)
         set_node(t, new)
         if t._device is None:
             t._device = new.device
     while local.written:
         state = local.written.pop()
-        for t in _viewers(state):
+        for t in viewers(state):
             set_node(t, t.uop.substitute({state: realized_view(state)}))
 
 
-def _only_moves(base: UOp, u: UOp) -> tuple[bool, bool]:
-    """Whether `u` asks for what lies in `base` already, such as `contiguous()` of whole storage: that is no history;
-    and whether it does so without passing gradients on."""
-    detached = False
-    while u.op is Ops.CONTIGUOUS or u.op in OpGroup.MOVEMENT or u.op is Ops.DETACH:
-        detached |= u.op is Ops.DETACH
+def _make_way(todo: list[Tensor]) -> set[int]:
+    """Before assignments among `todo` are computed: what else depends on the memory they write joins it, values that
+    lie there go on in memory of their own. The identities of those that no gradient flows through afterwards."""
+    stale: set[int] = set()
+    lost: list[Tensor] = []
+    while True:
+        writes = [u for u in toposort([t.uop for t in todo], _pending) if u.op is Ops.AFTER and u.storage is None]
+        nodes = {b for u in writes for b in memory_of(bottom_of(u))}
+        places = {place_of(b) for b in nodes}
+        last = set(writes) - {u.src[0] for u in writes}
+        values, depending, histories = affected([*todo, *alive()], places, nodes, last)
+        stale |= depending
+        lost += histories
+        chosen = {id(t) for t in todo}
+        more = list({id(t): t for t in values if id(t) not in chosen}.values())
+        if local.capture is not None and (before := [t for t in more if local.capture.is_from_before(t)]):
+            with local.not_capturing():
+                realize(before)
+            continue
+        for t in more:
+            need_numbers(t)
+        if not more:
+            break
+        todo += more  # these may hold assignments of their own
+    for t in lost:
+        t._history = LOST
+    for t in todo:
+        shown = _shown(t.uop)
+        if shown is not None and shown not in last and any(place_of(b) in places for b in memory_of(bottom_of(shown))):
+            _move(t, id(t) in stale)
+    return stale
+
+
+_SAME = OpGroup.MOVEMENT - {Ops.PAD} | {Ops.DETACH, Ops.BITCAST, Ops.NOOP, Ops.CONTIGUOUS_BACKWARD}
+_WHOLE = frozenset({Ops.RESHAPE, Ops.DETACH, Ops.NOOP, Ops.CONTIGUOUS_BACKWARD, Ops.CONTIGUOUS})
+
+
+def _shown(u: UOp) -> UOp | None:
+    """The storage, or assignment to it, that holds the value of `u` by itself: no kernel computes that."""
+    while True:
+        if u.op is not Ops.BUFFER and u.op is not Ops.AFTER and u.storage is not None:
+            u = u.storage
+        elif u.op in _SAME or u.op is Ops.CONTIGUOUS and _is_whole(u):
+            u = u.src[0]
+        else:
+            return u if u.op is Ops.BUFFER or u.op is Ops.AFTER or is_sharded_storage(u) else None
+
+
+def _is_whole(u: UOp) -> bool:
+    """Whether `u` has all elements of some memory, in their order."""
+    while u.op in _WHOLE:
         u = u.src[0]
-    return u is base, detached and u is base
+    return u.op is Ops.BUFFER or u.op is Ops.AFTER or is_sharded_storage(u)
+
+
+def _move(t: Tensor, stale: bool = False) -> None:
+    """Have the value of `t` computed into memory of its own, though it may be had as a view of some that is there."""
+    base = storage_base(t.uop)
+    if is_storage_view(t.uop):
+        return _apart(base)
+    history = t.uop
+    t._own_storage()
+    t._history = LOST if stale else history if t.dtype.kind == "f" else None
+    return None
 
 
 def settle(memory: set[int]) -> None:
@@ -202,12 +215,53 @@ def _settle(memory: set[int]) -> None:
     for state in list(_assigned):
         if state.storage is not None:
             _assigned.discard(state)
-            continue
-        buffers = [b.storage for b in memory_of(_bottom(state))]
-        if any(b is not None and id(b.base or b) in memory for b in buffers):
+        elif any(place_of(b) in memory for b in memory_of(bottom_of(state))):
             waiting.add(state)
     if waiting:
         realize([t for t in alive() if storage_base(t.uop) in waiting])
+
+
+def keep_values(memory: set[int], nodes: Iterable[UOp] = ()) -> None:
+    """Compute what depends on `memory` (identities of buffers) as it is: a replay writes it without the graph. `nodes`
+    are those that name parts of it which may be new since the last replay."""
+    if are_read(memory) or any(getattr(n, "came_from", None) for n in nodes):
+        keep_all_values(memory)
+
+
+@locked
+def keep_all_values(memory: set[int]) -> None:
+    """`keep_values`, asking each tensor."""
+    values, stale, histories = affected(alive(), memory, ())
+    for t in histories:
+        t._history = LOST
+    for t in values:
+        shown = _shown(t.uop)
+        if shown is not None and shown.op is not Ops.AFTER:
+            _move(t, id(t) in stale)
+    realize(values)
+    for t in values:
+        if id(t) in stale:
+            t._history = LOST
+    for b in {b for t in alive() if is_storage_view(t.uop) for b in memory_of(bottom_of(t.uop))}:
+        if place_of(b) in memory:
+            forget_values(b)
+    look_again()
+
+
+def set_apart(tensors: Iterable[Tensor]) -> None:
+    """Before a function is captured that is given or reaches `tensors`: those that are still to be computed from memory
+    are, as they are without a capture, and no other value lies in the memory that its replays will read or write."""
+    todo = list(tensors)
+    realize([t for t in todo if not is_realized(t.uop) and any(u.op is Ops.BUFFER for u in t.uop.toposort())])
+    keep_all_values({place_of(b) for t in todo for b in memory_of(t.uop)})
+
+
+def own_memory(tensors: Iterable[Tensor]) -> None:
+    """Give those of `tensors` whose memory was made for another value a copy of it."""
+    shared = [t for t in tensors if (base := storage_base(t.uop)).op is Ops.BUFFER and is_twin(base)]
+    for t in shared:
+        _apart(storage_base(t.uop))
+    realize(shared)
 
 
 @locked
@@ -226,11 +280,6 @@ def renew(written: Iterable[Buffer]) -> None:
         if written_to:
             set_node(t, t.uop.substitute({b: fresh[b] for b in written_to}))
             t._history = None
-
-
-def alive() -> list[Tensor]:
-    """Every tensor alive."""
-    return [t for t in [r() for r in list(_live.values())] if t is not None]
 
 
 def _pending(u: UOp) -> bool:
@@ -253,107 +302,36 @@ def _any_writes(roots: list[UOp]) -> bool:
     return False
 
 
-def _readers_of_overwritten(roots: list[UOp], chosen: set[int]) -> list[Tensor]:
-    if not _any_writes(roots):
-        return []
-    writes = [u for u in toposort(roots, _pending) if u.op is Ops.AFTER and u.storage is None]
-    written = {_bottom(u) for u in writes}
-    last = set(writes) - {u.src[0] for u in writes}
-    tensors = [t for t in alive() if id(t) not in chosen]
-    stale: dict[UOp, bool] = {}
-    graphs = [g for t in tensors for g in (t.uop, t._history) if g is not None]
-    for u in toposort(graphs, lambda n: n not in last):
-        if u.op is Ops.BUFFER:
-            stale[u] = u in written
-        elif u in last:
-            stale[u] = False
-        elif u.storage is not None:
-            stale[u] = _bottom(u.storage) in written
-        else:
-            stale[u] = any(stale[s] for s in u.src)
-    out = []
-    for t in tensors:
-        if t._history is not None and stale[t._history]:
-            t._history = None  # its graph would be computed from other values than it was
-        base = storage_base(t.uop)
-        if (
-            stale[t.uop]
-            and t.uop.storage is None
-            and base.op is not Ops.BUFFER
-            and (base.op is not Ops.AFTER or base.storage is None)
-        ):
-            out.append(t)
-    return out
-
-
-def _bottom(u: UOp) -> UOp:
-    """The storage at the bottom of a view and of the assignments to it."""
-    while u.op not in OpGroup.STORAGE and u.src:
-        u = u.storage if u.op is Ops.AFTER and u.storage is not None else u.src[0]
-    return u
-
-
-_VIEWS = OpGroup.MOVEMENT - {Ops.PAD} | {Ops.DETACH, Ops.BITCAST}
-# Through an EXPAND or SHEAR several elements may be one place in memory.
-_WRITABLE = _VIEWS - {Ops.EXPAND, Ops.SHEAR}
-
-
-def storage_base(u: UOp) -> UOp:
-    """Where a view begins: storage, an assignment, or the computation below the view operations."""
-    while u.op in _VIEWS:
-        u = u.src[0]
-    return u
-
-
-def is_storage_view(u: UOp) -> bool:
-    """Whether `u` is memory seen through views, possibly with assignments pending."""
-    base = storage_base(u)
-    return base.op is Ops.AFTER or base.op is Ops.BUFFER or is_sharded_storage(base)
-
-
-def is_writable_view(u: UOp) -> bool:
-    """Whether each element of `u` is a place of its own in memory."""
-    while u.op in _WRITABLE:
-        u = u.src[0]
-    return u.op in (Ops.AFTER, Ops.BUFFER) or is_sharded_storage(u)
-
-
-def _is_shared(view: UOp) -> bool:
-    """Whether another tensor may stand for the value in this storage: by way of the graph it was computed by, or by a
-    node of its own over the same memory."""
-    bottom = _bottom(view)
-    origin = getattr(bottom, "came_from", None)
-    return origin is not None and origin() is not None or len(_twins.get(bottom, ())) > 1
-
-
 def is_only_view(t: Tensor) -> bool:
-    """Whether `t` is all of some memory that no other tensor is a view of, though a graph stands for its value."""
+    """Whether `t` is all of some memory that it shares with another value, and no other tensor is a view of it."""
     if not is_flat(t.uop) or not is_writable_view(t.uop):
         return False
-    t._history = None
-    return _is_shared(t.uop) and len(_viewers(storage_base(t.uop))) == 1
+    base = storage_base(t.uop)
+    return is_twin(base) and len(viewers(base)) == 1
 
 
 @locked
 def make_writable(t: Tensor) -> bool:
-    """Whether the elements of `t` are places in memory to write to. Where a graph stands for what is in that memory
-    (`x * 2`, realized and still held), the memory goes on as a copy for all tensors that are views of it."""
+    """Whether the elements of `t` are places in memory to write to. Where that memory was made for another value, it
+    goes on as a copy for all tensors that are views of it."""
     if not is_writable_view(t.uop):
         return False
     t._history = None  # what it was computed from is not what it will be
-    if not _is_shared(t.uop):
-        return True
-    base = storage_base(t.uop)
-    if base.op is not Ops.BUFFER and base.op is not Ops.AFTER:
-        return False
+    _apart(storage_base(t.uop))
+    return True
+
+
+def _apart(base: UOp) -> None:
+    """Where the memory of `base` was made for another value, let all that are views of it go on with a copy."""
+    if base.op is not Ops.BUFFER or not is_twin(base):
+        return
     flat = UOp.new_buffer(base.device, elements(base.shape), base.dtype)  # type: ignore[arg-type]
     view = view_flat(flat, base.shape)
     state = view.after(view.store(base))
-    for v in _viewers(base):
+    for v in viewers(base):
         set_node(v, v.uop.substitute({base: state}))
     _assigned.add(state)
     note_assignment(state)
-    return True
 
 
 def has_older_state(u: UOp, graph: dict[UOp, None]) -> bool:
@@ -362,7 +340,9 @@ def has_older_state(u: UOp, graph: dict[UOp, None]) -> bool:
     if base in graph:
         return False
     if base.op is Ops.BUFFER:
-        return base.storage is not None and any(n.op is Ops.BUFFER and n.storage is base.storage for n in graph)
+        return base.storage is not None and any(
+            n.op is Ops.BUFFER and n.storage is base.storage and not is_twin(n) for n in graph
+        )
     while base.op is Ops.AFTER:
         base = storage_base(base.src[0])
         if base in graph:
@@ -370,21 +350,14 @@ def has_older_state(u: UOp, graph: dict[UOp, None]) -> bool:
     return False
 
 
-def is_flat(u: UOp) -> bool:
-    """Whether `u` is whole storage in its own order, under any shape."""
-    while u.op is Ops.RESHAPE or u.op is Ops.DETACH:
-        u = u.src[0]
-    return u.op is Ops.BUFFER or is_sharded_storage(u)
-
-
 def with_history(root: Tensor, targets: tuple[Tensor, ...]) -> UOp:
     """The graph of `root` as it was before parts of it were realized, as far as tensors still held remember; targets
     as they are now, and assignments that have run as the memory they wrote."""
-    known = {t.uop: t._history for t in alive() if t._history is not None and is_flat(t.uop)}
+    known = {t.uop: t._history for t in alive() if t._history not in (None, LOST) and is_flat(t.uop)}
     own = {t.uop.base for t in targets}
     before = {u.base: h._reshape(u.base.shape) for u, h in known.items() if u.base not in own}
-    now = {t._history: t.uop for t in targets if t._history is not None}
-    graph = root._history if root._history is not None and root.uop.base not in own else root.uop
+    now = {t._history: t.uop for t in targets if t._history not in (None, LOST)}
+    graph = root._history if root._history not in (None, LOST) and root.uop.base not in own else root.uop
     while True:
         order = graph.toposort()
         mapping = {u: now[u] for u in order if u in now}

@@ -6,11 +6,12 @@ done.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +20,7 @@ from aril.counters import GlobalCounters
 from aril.device import Buffer, Device, readable_size
 from aril.engine import profile
 from aril.engine.compile import SETTINGS, Loaded, evaluate, foresee, load_kernels
-from aril.engine.lock import locked
+from aril.engine.lock import locked, noted
 from aril.engine.transfer import transfer, transfer_name
 from aril.ops import OpGroup, Ops
 from aril.schedule import Item, Normalized, Schedule, normalize, schedule
@@ -63,6 +64,7 @@ class Capture:
     limits: dict[Limit, None] = field(default_factory=dict)  # of the variables' values
     values: dict[str, int] = field(default_factory=dict)
     graphs: list[UOp] = field(default_factory=list)  # what was realized
+    before: dict[int, UOp] = field(default_factory=dict)  # the graph of each tensor (its identity) alive at the start
 
     def stands(self, u: UOp) -> bool:
         """Whether the value of `u` that lies in memory is of this run. One from before is what its graph gave then; a
@@ -70,6 +72,10 @@ class Capture:
         if u.op is Ops.BUFFER or u.storage is None:
             return True
         return all(any(b.storage is m for m in self.made) for b in memory_of(u.storage))
+
+    def is_from_before(self, t: Any) -> bool:
+        """Whether what a tensor stands for was there when the capture began."""
+        return self.before.get(id(t)) is t.uop
 
     def held(self) -> set[int]:
         """Ids of the buffers made here that some graph outside still names."""
@@ -79,13 +85,31 @@ class Capture:
 
 class _Local(threading.local):
     capture: Capture | None = None
-    runs: int = 0  # how often values were computed and kept at their nodes
+    fresh: frozenset[UOp] = frozenset()  # the nodes of memory that the last run made for results
 
     def __init__(self) -> None:
         self.written: list[UOp] = []  # states of memory that assignments made, now computed, until tensors take note
 
+    @contextlib.contextmanager
+    def not_capturing(self) -> Iterator[None]:
+        """What runs in here is no part of the capture that is going on."""
+        held = self.capture, noted.assignments
+        self.capture = noted.assignments = None
+        try:
+            yield
+        finally:
+            self.capture, noted.assignments = held
+
 
 local = _Local()
+
+
+class Runs:
+    """How often values were computed and kept at their nodes."""
+
+    count = 0
+
+
 Compute = Callable[[Normalized, Schedule], "list[Buffer | None]"]
 _by_identity: dict[int, tuple[Schedule, dict[tuple[Any, ...], Executable]]] = {}
 
@@ -160,7 +184,7 @@ def realize_uops(uops: list[UOp], devices: list[str | None] | None = None, compu
     else:
         buffers: list[Buffer | None] = [storage_of(b) for b in normal.buffers]
         made = run(executable(steps, Device.DEFAULT), buffers, normal.values)
-    local.runs += 1
+    Runs.count += 1
     local.written += normal.effects
     nodes: dict[UOp, UOp] = {}
     # What was written goes on under a new node over the same memory: nodes over the old one that hold a computed value
@@ -175,10 +199,32 @@ def realize_uops(uops: list[UOp], devices: list[str | None] | None = None, compu
                     fresh[memory] = alias(memory)
                     new.add(fresh[memory])
             effect.storage = view.substitute(fresh)
+    for memory in fresh:
+        forget_values(memory)
+    values = {}
     for root, result in zip(roots, steps.results, strict=True):
         view = _restore(result, normal.buffers, made, steps, nodes)
-        root.storage = view.substitute(fresh) if fresh else view
-    return [realized_view(u) for u in out]
+        values[root] = view.substitute(fresh) if fresh else view
+    given = set(normal.buffers)
+    local.fresh = frozenset([n for n in nodes.values() if n.op is Ops.BUFFER and n not in given])
+    for root, view in values.items():
+        if root.op is Ops.CONTIGUOUS and root.tag is not None:
+            continue  # made for this run: the graph of no tensor
+        own = memory_of(view)
+        if all(b in local.fresh for b in own):  # what shows other memory is that memory's value only till it is written
+            root.storage = view
+            for b in own:
+                b.came_from = [*getattr(b, "came_from", ()), weakref.ref(root)]
+    return [values.get(u) or realized_view(u) for u in out]
+
+
+def forget_values(memory: UOp) -> None:
+    """What was computed into the memory of a BUFFER node does not lie there any more."""
+    for ref in getattr(memory, "came_from", ()):
+        node = ref()
+        if node is not None:
+            node.storage = None
+    memory.came_from = []
 
 
 def alias(buffer: UOp) -> UOp:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from aril.dtype import DTypeLike, dtypes, to_dtype
 from aril.nn.optim import Optimizer
 from aril.tensor import Tensor
-from aril.tensor_memory import set_node
+from aril.tensor_alive import set_node
 
 __all__ = ["LossScaler", "lowered"]
 

@@ -41,6 +41,7 @@ def normalize(
     buffers: list[UOp] = []
     values: dict[str, int] = {}
     together: list[UOp] = []
+    memory: dict[int, UOp] = {}  # by identity: the first BUFFER node over it
     stack = roots[::-1]
     entered: set[UOp] = set()
     while stack:
@@ -58,6 +59,10 @@ def normalize(
                     done[u].origin = u.origin
         elif u.op is Ops.BUFFER:
             stack.pop()
+            first = memory.setdefault(id(u.storage), u) if u.storage is not None else u
+            if first is not u and first in done:
+                done[u] = done[first]  # another name of the same memory: reads and writes of both have one order
+                continue
             done[u] = UOp(Ops.PARAM, (), ParamArg(len(buffers), *u.arg[1:]), u.dtype)
             buffers.append(u)
         elif u.storage is not None and (

@@ -93,9 +93,7 @@ class UOp(OpMixin):
     tag: Any
     storage: Any  # the device buffer behind a BUFFER node, put there by the rooms that know devices
     origin: str | None
-    # Only on storage that a graph was realized into, a weak reference to that graph's node: while it is alive, another
-    # tensor may stand for the same value.
-    came_from: weakref.ref[UOp]
+    came_from: list[weakref.ref[UOp]]  # only on storage that graphs were realized into: their nodes, whose value it is
     # known once they have been asked for
     _shape: Any
     _bounds: Any

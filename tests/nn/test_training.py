@@ -7,7 +7,7 @@ import gc
 import numpy as np
 import pytest
 
-from aril import Context, GlobalCounters, Tensor, jit, nn, schedule, tensor_memory
+from aril import Context, GlobalCounters, Tensor, jit, nn, schedule, tensor_alive
 from aril.engine import compile, realize
 from aril.uop.node import live_nodes
 
@@ -93,8 +93,8 @@ def test_nothing_grows_from_step_to_step(capture):
     adam = nn.optim.Adam(nn.state.get_parameters(net), lr=0.01)
 
     def held():
-        caches = (schedule._CACHE, compile._loaded, realize._by_identity, tensor_memory._live)
         gc.collect()
+        caches = (schedule._CACHE, compile._loaded, realize._by_identity, tensor_alive.alive())
         return live_nodes(), GlobalCounters.mem_used, *[len(c) for c in caches]
 
     run = stepper(net, adam, capture)
