@@ -117,7 +117,8 @@ class Captured:
         """Run the batch with the memory `inputs`, named by `nodes`; the results in their containers."""
         if self._outside is None:
             self._outside = {id(b.base or b) for b in self.reached}
-            self._written = {id(b.base or b) for b in self.state.values()}
+            if self.state:
+                self._written = {id(b.base or b) for b in self.state.values()}
         settle(self._outside)
         if self.state or self.written_inputs:  # what is still to be computed from the old contents
             if self.written_inputs:

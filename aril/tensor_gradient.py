@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from aril.autograd import gradient as differentiate
-from aril.tensor_alive import alive, is_storage_view
+from aril.tensor_alive import LOST, alive, is_storage_view
 from aril.tensor_memory import has_older_state, with_history
 from aril.uop import UOp
 from aril.uop.args import is_memory_only
@@ -51,7 +51,7 @@ class GradientMixin:
                 "backward: this value depends on no parameter; mark some with is_param_(), call backward() before "
                 "realizing what lies between, or use gradient(...)"
             )
-        grads = self.gradient(*params, gradient=gradient, materialize_grads=False)
+        grads = self._gradients(with_history(self, tuple(params)), params, gradient)
         for t, g in zip(params, grads, strict=True):
             if g is not None:
                 t.grad = g if t.grad is None else t.grad + g
@@ -69,7 +69,8 @@ class GradientMixin:
         A target it does not depend on has zeros (None without `materialize_grads`). Equal constants are one value of
         the graph:
         mark tensors made by `ones` or `full` with `is_param_()` to tell them apart.
-        Errors: ValueError for a value with axes and no `gradient`, TypeError for other than floats.
+        Errors: ValueError for a value with axes and no `gradient`, TypeError for other than floats, RuntimeError for a
+        target on which it may depend by way of memory that has been assigned to since.
 
         >>> x = Tensor([1.0, 2.0])
         >>> (x * x).sum().gradient(x)[0].tolist()
@@ -80,13 +81,26 @@ class GradientMixin:
             if t.dtype.kind != "f":
                 raise TypeError(f"gradient: only floats have one, not {t.dtype.name}")
         root = with_history(self, targets)
+        out = self._gradients(root, targets, gradient)
+        unknown = [g is None for g in out]
+        if any(unknown):
+            inside = toposort((root,))
+            for t in alive():
+                if t._history is LOST and t.uop.base in inside:
+                    raise RuntimeError(
+                        f"gradient: a value of shape {t.shape} on the way was computed from memory that has been "
+                        "assigned to since; call gradient() or backward() before the assignment, or detach() that value"
+                    )
+        if materialize_grads:
+            zeros = [t.const_like(0)._broadcast_to(t.shape) for t in targets]
+            return [z if g is None else g for g, z in zip(out, zeros, strict=True)]
+        return out
+
+    def _gradients(self: Any, root: UOp, targets: Any, gradient: Any) -> list[Any]:
+        """The gradient of the graph `root` by each target; None for those that it does not depend on."""
         seed = UOp.const(root.dtype, 1.0) if gradient is None else gradient.cast(self.dtype).uop
         out = differentiate(root, seed, [t.uop for t in targets])
         return [
-            self._new(g, (is_memory_only(t._device) and g.device) or t._device)
-            if g is not None
-            else t.const_like(0)._broadcast_to(t.shape)
-            if materialize_grads
-            else None
+            None if g is None else self._new(g, (is_memory_only(t._device) and g.device) or t._device)
             for t, g in zip(targets, out, strict=True)
         ]

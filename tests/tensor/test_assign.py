@@ -219,4 +219,4 @@ def test_nodes_of_tensors_are_set_in_one_place():
                 flat = [t for target in targets for t in ast.walk(target)]
                 if any(isinstance(t, ast.Attribute) and t.attr == "uop" and isinstance(t.ctx, ast.Store) for t in flat):
                     found.append(f"{path.name}:{n.lineno}")
-    assert [f.split(":")[0] for f in found] == ["tensor.py", "tensor_memory.py", "tensor_memory.py"], found
+    assert [f.split(":")[0] for f in found] == ["tensor.py", "tensor_alive.py", "tensor_memory.py"], found
