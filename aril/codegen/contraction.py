@@ -17,8 +17,9 @@ from aril.codegen.pairs import narrow_factors, pair_lanes, pair_loop, steps_of
 from aril.codegen.panels import Block, Stage
 from aril.codegen.plan import Plan
 from aril.codegen.prefetch import fetch_ahead
-from aril.codegen.steps import Id, Reorder, Split, Unroll, Upcast, Vectorize, operands_of
+from aril.codegen.steps import Id, Reorder, Split, Unroll, Upcast, Vectorize, adds_zeros, operands_of
 from aril.codegen.tile_cost import STRIPS, Operand, Tile, chunks_each, least_cost, score
+from aril.codegen.windows import STEPS, Window, fill_cost, panel_loops, sliding
 from aril.ops import Ops
 from aril.uop.args import AxisType
 from aril.uop.node import UOp
@@ -35,12 +36,12 @@ def plan_contraction(plan: Plan, nest: Nest) -> bool:
     nest = _groups_apart(plan, nest)
     nest = _deepest_last(plan, nest)
     found = _best(plan, nest)
-    before = plan.mark()
-    paired = _in_pairs(plan, nest)
-    if paired is not None:
-        better = _best(plan, paired)
-        if better is not None and (found is None or better[1].cost < 2 * found[1].cost):
-            nest, found = paired, better
+    for way, gain in ((_in_pairs, 2.0), (_in_windows, 1.0)):
+        before = plan.mark()
+        other = way(plan, nest)
+        better = None if other is None else _best(plan, other)
+        if other is not None and better is not None and (found is None or better[1].cost < gain * found[1].cost):
+            nest, found = other, better
         else:
             plan.undo(before)
     if found is None:
@@ -82,19 +83,20 @@ def _ranked(plan: Plan, nest: Nest, reduction: UOp, loads: list[Access]) -> list
     return sorted([t for t in scored if t is not None], key=lambda t: t.cost)
 
 
-def _body(nest: Nest) -> tuple[UOp, list[Access]] | None:
-    """(the reduction, its loads) where every load is used by several elements of the output."""
+def _body(nest: Nest, most: int = 1) -> tuple[UOp, list[Access]] | None:
+    """(the reduction, its loads) where every load is used by several elements of the output, if need be as windows that
+    are up to `most` elements apart."""
     if len(nest.reduces) != 1 or nest.effect.op is not Ops.END:
         return None
     reduction = nest.reduces[0]
     own = frozenset(reduce_loops_of(reduction))
-    loads = [a for a in nest.accesses if not a.is_store and own & a.loops]
+    around = own | frozenset(nest.loops)  # copies to panels have loops of their own
+    loads = [a for a in nest.accesses if not a.is_store and own & a.loops and a.loops <= around]
     wide = [r for r in nest.loops if length(r) > 1]
     if len(loads) < 2 or reduction.arg[0] is not Ops.ADD or not own:
         return None
-    if any(all(r in a.loops for r in wide) and not _is_window(a, wide, own) for a in loads) or not all(
-        r in reduction.ranges for r in wide
-    ):
+    alone = [a for a in loads if a.storage.op is not Ops.BUFFER and all(r in a.loops for r in wide)]
+    if not all(_is_window(a, wide, own, most) for a in alone) or not all(r in reduction.ranges for r in wide):
         return None
     if nest.turns(frozenset(wide) | own) < _LEAST_WORK:
         return None
@@ -152,10 +154,34 @@ def _in_pairs(plan: Plan, nest: Nest) -> Nest | None:
     return plan.nest(0)
 
 
-def _is_window(a: Access, wide: list[UOp], own: frozenset[UOp]) -> bool:
+def _in_windows(plan: Plan, nest: Nest) -> Nest | None:
+    """The nest with an operand that windows slide over in a panel, filled for each turn of the output loops that move
+    it besides; None, with nothing done, where there is none or a panel has no room or too few turns."""
+    body = _body(nest, STEPS)
+    if body is None or not nest.repeatable:
+        return None
+    written = {a.storage for a in nest.accesses if a.is_store}
+    order = reduction_loads(plan.sink)
+    for a in body[1]:
+        window = sliding(a, nest, reduce_loops_of(body[0])) if a.node in order and a.storage not in written else None
+        if window is None or window.size * a.itemsize > plan.renderer.l2 // 4:
+            continue
+        around = [r for r in nest.loops if r in a.loops and r not in window.slides]
+        if nest.turns(frozenset(around)) < 2 * STRIPS:  # threads share whole panels
+            continue
+        width = max(2, plan.renderer.vector_bytes // a.itemsize)
+        plan.do(Window(operands_of(plan.sink).index(a.node), window.pairs, window.others, width), "windows overlap")
+        ids = [r.arg.id for r in (*around, *[r for r in nest.loops if r not in around])]
+        if ids != sorted(ids):
+            plan.do(Reorder(tuple(ids)), "a panel is filled once for all tiles that use it")
+        return plan.nest(0)
+    return None
+
+
+def _is_window(a: Access, wide: list[UOp], own: frozenset[UOp], most: int) -> bool:
     """Whether elements of a load serve several outputs because an output loop moves as a loop of the reduction does
-    (or against it, as in gradients)."""
-    steps = {abs(a.stride(r) or 0) for r in own if r in a.loops and length(r) > 1} - {0}
+    (or against it, as in gradients), up to `most` times as far."""
+    steps = {abs(a.stride(r) or 0) * f for r in own if r in a.loops for f in range(1, min(most + 1, length(r)))} - {0}
     return any(length(r) > 1 and abs(a.stride(r) or 0) in steps for r in wide)
 
 
@@ -180,12 +206,18 @@ def _operands(plan: Plan, nest: Nest, reduction: UOp, loads: list[Access]) -> tu
     """(the reduction's operands, the accesses after it)."""
     written = {a.storage for a in nest.accesses if a.is_store}
     order = reduction_loads(plan.sink)
-    if any(a.node not in order for a in loads):
-        return None
-    own = frozenset(reduce_loops_of(reduction))
+    own, outer = frozenset(reduce_loops_of(reduction)), frozenset(nest.loops)
     pair = pair_loop(reduction)
-    operands = [Operand(order.index(a.node), a, a.storage not in written, pair) for a in loads]
-    return operands, [a for a in nest.accesses if not own & a.loops]
+    operands: list[Operand] = []
+    for a in loads:
+        if a.storage.op is Ops.BUFFER:
+            turns = nest.turns(own | (outer - panel_loops(a)))
+            operands.append(Operand(-1, a, False, pair, fill_cost(nest, a, own | outer) / turns))
+        elif a.node in order:
+            operands.append(Operand(order.index(a.node), a, a.storage not in written, pair))
+        else:
+            return None
+    return operands, [a for a in nest.accesses if a.loops <= outer]
 
 
 def reduction_loads(sink: UOp) -> list[UOp]:
@@ -195,7 +227,8 @@ def reduction_loads(sink: UOp) -> list[UOp]:
 
 
 def _candidates(plan: Plan, nest: Nest, reduction: UOp, width: int) -> Iterator[Tile]:
-    out = [r for r in nest.loops if length(r) > 1 and (is_constant(r) or _is_free(nest, r))]
+    around = frozenset().union(*[panel_loops(a) for a in nest.accesses if a.storage.op is Ops.BUFFER])
+    out = [r for r in nest.loops if length(r) > 1 and (is_constant(r) or _is_free(nest, r)) and r not in around]
     own = [r for r in steps_of(reduction) if is_constant(r)]
     limit = plan.renderer.vector_registers - 2
     for lane in (*out, *own):
@@ -204,6 +237,8 @@ def _candidates(plan: Plan, nest: Nest, reduction: UOp, width: int) -> Iterator[
             continue
         lanes = min(width, 1 << (n.bit_length() - 1))
         if lane in own:
+            if adds_zeros(plan.sink, lane):
+                lanes = min(width, 1 << (n - 1).bit_length())
             for a, b in _pairs([r for r in out if r is not lane]):
                 for f in _factors(nest, a, 8):
                     for g in _factors(nest, b, 8):
@@ -287,6 +322,8 @@ def _apply(plan: Plan, nest: Nest, reduction: UOp, tile: Tile) -> None:
             outer.pop(row)
             last = tile_id
     moved = {r for r in outer for number in tile.staged if r in reduction_loads_of(reduction)[number].ranges}
+    filled = {r for a in nest.accesses if a.storage.op is Ops.BUFFER for r in panel_loops(a)}
+    moved |= filled
     _unroll(plan, tuple([r for r in own if r not in dict(tile.blocked)]), tile)
     if last is not None:
         assert tile.strip is not None
@@ -306,6 +343,9 @@ def _apply(plan: Plan, nest: Nest, reduction: UOp, tile: Tile) -> None:
     total = nest.turns(frozenset(nest.loops) | frozenset(own)) * tile.cost / 3
     now = plan.nest(0)
     loops = tuple([r for r in now.loops if r.arg.kind is AxisType.LOOP])
+    if filled:  # chunks of other loops would fill the same panels
+        around = {outer[r] for r in filled}
+        loops = tuple([r for r in loops if r.arg.id in around])
     most, least = CHUNKS, LARGE_NS
     plain = len(own) == 1  # windows are fetched ahead over the loops of a chunk: few and large ones
     if last is not None:
@@ -390,7 +430,7 @@ def _unroll(plan: Plan, own: tuple[UOp, ...], tile: Tile) -> None:
     turns = length(last)
     if not (1 < turns <= 8 and turns * tile.accumulators <= 48):
         return
-    if tile.accumulators + turns * (tile.vectors + 1) <= plan.renderer.vector_registers:
+    if tile.accumulators + turns * (tile.kept + 1) <= plan.renderer.vector_registers:
         plan.do(Unroll(last.arg.id), "short loop")
 
 
@@ -399,6 +439,10 @@ def _vectorise_depth(plan: Plan, id: Id, lanes: int, n: int) -> None:
         plan.do(Vectorize(id), "lanes of the reduction")
         return
     rest = n % lanes
+    if rest and adds_zeros(plan.sink, plan.loop(id)):
+        plan.do(Split(id, lanes, "masked"), "lanes of the reduction")
+        plan.do(Vectorize((*id, 1)), "lanes of the reduction")
+        return
     plan.do(Split(id, lanes, "peel" if rest else "exact"), "lanes of the reduction")
     plan.do(Vectorize((*id, 1)), "lanes of the reduction")
     if rest >= 4:

@@ -47,7 +47,7 @@ class Stage(Step):
         )
         self.need(load.src[0].src[0].base not in storages_of(sink)[1], "the kernel writes the operand's buffer")
         place, size = place_of(loops)
-        panel = UOp.buffer(_free_slot(sink), load.dtype, size, AddrSpace.LOCAL)
+        panel = UOp.buffer(free_slot(sink), load.dtype, size, AddrSpace.LOCAL)
         new, closing = _copy_loops(load, loops, fresh_id(sink))
         copy = panel.index(substitute_live(place, new)).store(substitute_live(load, new)).end(*closing)
         return sink.substitute({load: panel.after(copy).index(place).load()})
@@ -147,7 +147,7 @@ class Block(Step):
         self.need(all(r in nests[0].src[1:] for r in (*outs, *kept)), "a loop around the reduction is not of the nest")
         op, start = old.arg[0], fresh_id(sink)
         place, size = place_of(outs)
-        panel = UOp.buffer(_free_slot(sink), old.dtype, size, AddrSpace.LOCAL)
+        panel = UOp.buffer(free_slot(sink), old.dtype, size, AddrSpace.LOCAL)
         first = {r: UOp.range(r.src[0], (start + i,), r.arg.kind) for i, r in enumerate(outs)}
         start += len(outs)
         second = {r: UOp.range(r.src[0], (start + i,), r.arg.kind) for i, r in enumerate(outs)}
@@ -163,7 +163,8 @@ class Block(Step):
         return sink.substitute({old: panel.after(update).index(place).load()})
 
 
-def _free_slot(sink: UOp) -> int:
+def free_slot(sink: UOp) -> int:
+    """A number that no panel of the kernel has."""
     return 1 + max([u.arg.slot for u in sink.toposort() if u.op is Ops.BUFFER], default=-1)
 
 
@@ -192,7 +193,7 @@ class Keep(Step):
         self.need(found is not None, "the two loops have no function in common that one of them could keep")
         assert found is not None
         reduction, value, again = found
-        panel = UOp.buffer(_free_slot(sink), value.dtype, length(k), AddrSpace.LOCAL)
+        panel = UOp.buffer(free_slot(sink), value.dtype, length(k), AddrSpace.LOCAL)
         stored = panel.index(k).store(value)
         body = reduction.src[0].substitute({value: value.after(stored)})
         new = reduction.with_src((body, *reduction.src[1:]))

@@ -101,7 +101,8 @@ class Split(Step):
     what it writes; n surely >= factor); "ragged" ends the last tile's loop earlier (any n; the inner loop then has no
     constant length). For outputs of any n, in one nest whose inner loop has a constant length: "repeat" does the last
     turn again in place of those past the end (copies: each has an address of its own; the kernel must not read what it
-    writes); "masked" loads nothing and stores nothing there (lanes of a vector).
+    writes); "masked" loads nothing and stores nothing there (lanes of a vector; also those of a sum of products, to
+    which factors that are not loaded add 0).
     """
 
     id: Id
@@ -164,7 +165,8 @@ class Split(Step):
         end, f = loop.src[0], self.factor
         if self.tail == "repeat":
             self._need_repeatable(sink, loop)
-        self.need(loop not in reduce_loops(sink), "a reduction has nothing to fill a tile with; use tail='peel'")
+        elif loop in reduce_loops(sink):
+            self.need(adds_zeros(sink, loop), "what is not loaded would count in the reduction; use tail='peel'")
         outer = self._part(loop, 0, simplify(UOp(Ops.FLOORDIV, (add(end, f - 1), _int(f)))))
         inner = self._part(loop, 1, _int(f))
         turn = add(mul(outer, f), inner)
@@ -428,6 +430,22 @@ class Chunk(Step):
                 f"some nest has no loop {self.ids[0]}, and reads or writes what those that have it write",
             )
         return retype(sink, loops, AxisType.GLOBAL)
+
+
+def adds_zeros(sink: UOp, loop: UOp) -> bool:
+    """Whether turns of `loop`, of a reduction, would add 0 if nothing were loaded in them: it is a sum of products of
+    loads that all move with the loop."""
+    over = [u for u in sink.toposort() if u.op is Ops.REDUCE and loop in u.src[1:]]
+    for u in over:
+        factors = list(u.src[0].src) if u.src[0].op is Ops.MUL else []
+        for i, x in enumerate(factors):
+            while x.op is Ops.CAST:
+                x = x.src[0]
+            factors[i] = x
+        moved = all(x.op is Ops.LOAD and len(x.src) == 1 and loop in x.ranges for x in factors)
+        if u.arg[0] is not Ops.ADD or not factors or not moved or any(s.op is not Ops.RANGE for s in u.src[1:]):
+            return False
+    return bool(over)
 
 
 def operands_of(sink: UOp) -> list[UOp]:

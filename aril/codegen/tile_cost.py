@@ -11,6 +11,7 @@ from math import prod
 from aril.codegen.analysis import Access, Nest, is_constant, length
 from aril.codegen.pairs import steps_of
 from aril.codegen.plan import Plan
+from aril.codegen.steps import adds_zeros
 from aril.uop.node import UOp
 
 _BYTES_A_CYCLE = 5.0  # of one core from beyond its second-level cache
@@ -20,6 +21,8 @@ STRIPS = 8  # strips of rows there should be, for threads to share
 _STORE = 4.0  # cycles for a line that a tile stores in part
 _WIDEN = 3.0  # cycles to widen a number and broadcast it, for those that a broadcasting load does not widen
 _GATHER = 2.0  # cycles to bring two numbers together
+_GATE = 3.0  # cycles of the conditions of a load
+_MASK = 0.5  # of lanes that are left out
 _FETCH = 24.0  # cycles for a line whose neighbours in time lie in other pages
 
 
@@ -28,7 +31,8 @@ class Tile:
     """A register tile. `cost` is in cycles a multiply-add of one lane; `staged` numbers the reduction's operands that
     are put into a panel, `blocked` are its loops that go around the nest so that panels stay small (with
     the turns that stay inside), `packing` is the share of the time that filling panels takes. `strip` is (the operand,
-    its row loop, tiles) of an operand without lanes that is packed for so many tiles of its rows at once."""
+    its row loop, tiles) of an operand without lanes that is packed for so many tiles of its rows at once. Of a step's
+    vectors `kept` serve several rows."""
 
     lane: UOp
     lanes: int
@@ -39,6 +43,7 @@ class Tile:
     cost: float = 0.0
     packing: float = 0.0
     strip: tuple[int, UOp, int] | None = None
+    kept: int = 0
 
     @property
     def accumulators(self) -> int:
@@ -48,12 +53,13 @@ class Tile:
 @dataclass(frozen=True, eq=False)
 class Operand:
     """A load of the body: its number among the kernel's operands, strides, and whether it may be staged. `pair`: the
-    loop of two terms that are one step."""
+    loop of two terms that are one step. `fill`: cycles a multiply-add to fill the panel it is read from."""
 
     number: int
     access: Access
     stageable: bool
     pair: UOp | None = None
+    fill: float = 0.0
 
     @property
     def itemsize(self) -> int:
@@ -107,16 +113,20 @@ def score(
     rows = prod([f for _, f in tile.rows])
     accumulators = tile.vectors * rows
     across = lane in own
+    masked = across and length(lane) % tile.lanes > 0 and adds_zeros(plan.sink, lane)
     depth = prod([length(r) for r in own])
     loads = staging = traffic = 0.0
+    kept = 0
     staged: list[int] = []
     blocked: tuple[tuple[UOp, int], ...] = ()
     strip: tuple[int, UOp, int] | None = None
     for x in sorted(operands, key=lambda x: x.uses(lane)):
         count = prod([f for r, f in tile.rows if x.uses(r)])
         traffic += _traffic(plan, x, own, tile)
+        staging += x.fill * accumulators * tile.lanes
+        gate = _GATE if x.access.gated else 0.0
         if not x.uses(lane):
-            loads += count * _broadcast_cost(x, tile)
+            loads += count * (_broadcast_cost(x, tile) + gate)
             if _is_scattered(x, own) or x.is_loose:
                 tiles = _strip_tiles(plan, nest, x, own, tile)
                 if tiles is not None and strip is None:
@@ -130,14 +140,15 @@ def score(
                     staging += _FETCH
             continue
         count *= tile.vectors
+        kept += tile.vectors if count < accumulators else 0
         contiguous = x.access.stride(lane) == x.unit and not x.is_loose
         if across and x.pair is not None and not contiguous:
             return None
         if across:
-            loads += count * (1.3 if contiguous else tile.lanes * 1.5)
+            loads += count * ((1.3 if contiguous else tile.lanes * 1.5) + max(gate, _MASK if masked else 0.0))
             continue
         far = contiguous and _is_far(x, own, tile)
-        direct = count * ((1.6 if far else 1.3) + x.is_widened if contiguous else tile.lanes * 1.5)
+        direct = count * ((1.6 if far else 1.3) + x.is_widened + gate if contiguous else tile.lanes * 1.5)
         if contiguous and _is_scattered(x, own):
             direct += 2 * _FETCH * tile.vectors
         panel = None if contiguous and not far else _panel(plan, x, own, tile)
@@ -164,7 +175,7 @@ def score(
     end = 15.0 + accumulators + sum(_end_cost(a, tile, accumulators, across) for a in ends)
     n, block = length(lane), tile.lanes * tile.vectors
     if across:
-        waste = (n // tile.lanes + (n % tile.lanes > 0) * 1.2) * tile.lanes / n
+        waste = _rest(n, tile.lanes, masked) * tile.lanes / n
         end /= tile.lanes
     else:
         waste = _waste(lane, block)
@@ -172,7 +183,17 @@ def score(
         waste *= _waste(r, f)
     steps = depth / tile.lanes if across else depth
     cost = (cycles + end / max(1.0, steps)) * waste / (accumulators * tile.lanes)
-    return replace(tile, staged=tuple(staged), blocked=blocked, cost=cost, packing=staging / cycles, strip=strip)
+    tile = replace(tile, staged=tuple(staged), blocked=blocked, strip=strip, kept=kept)
+    return replace(tile, cost=cost, packing=staging / cycles)
+
+
+def _rest(n: int, lanes: int, masked: bool) -> float:
+    """Steps of `n` terms in vectors: what is left in a masked one, or in shorter ones and one by one."""
+    full, rest = divmod(n, lanes)
+    if masked or rest == 0:
+        return full + (rest > 0)
+    part = 1 << (rest.bit_length() - 1) if rest >= 4 else 0
+    return full + (part > 0) + rest - part
 
 
 def _traffic(plan: Plan, x: Operand, own: tuple[UOp, ...], tile: Tile) -> float:

@@ -12,6 +12,7 @@ from typing import Any, Self
 from aril.dtype import DTypeLike, accumulator, dtypes, promote, to_dtype
 from aril.mixin.activations import ActivationMixin
 from aril.mixin.base import broadcast_shape, dim_prod, same, to_pair
+from aril.mixin.movement import whole_steps
 from aril.mixin.notation import parse_einsum
 from aril.ops import Ops
 
@@ -134,7 +135,12 @@ class ContractMixin(ActivationMixin):
         """Windows over the last axes: (.., o1, .., on, k1, .., kn)."""
         n = len(kernel)
         first = self.ndim - n
-        x = self
+        more = [0] * self.ndim  # of all axes ahead of the first window, so that it is of elements of x, not of windows
+        for i, (k, s, d) in enumerate(zip(kernel, stride, dilation, strict=True)):
+            size = self.shape[first + i]
+            if isinstance(size, int) and s > 1 and (s != k or d != 1):
+                more[first + i] = whole_steps(size, k, s, d)
+        x = self._pad(tuple([(0, m) for m in more])) if any(more) else self
         for i, (k, s, d) in enumerate(zip(kernel, stride, dilation, strict=True)):
             x = x._windows(first + i, k, s, d)
         return x

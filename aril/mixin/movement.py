@@ -378,10 +378,9 @@ class MovementMixin(OperatorMixin):
         length = (count - 1) * step + 1
         x = self
         if step > 1 and isinstance(n, int) and isinstance(length, int):
-            # whole steps, so that what `_every` pads is an element of x each, not one of every window
             length = count * step
-            more = length + dilation * (size - 1) - n
-            if more > 0:
+            more = whole_steps(n, size, step, dilation)
+            if more:
                 x = x._pad(tuple([(0, more) if i == axis else (0, 0) for i in range(x.ndim)]))
         wide = x._reshape((*x.shape, 1))._expand((*x.shape, size))
         return wide._shear(axis, self.ndim, dilation, 0, length)._every(axis, step)
@@ -478,6 +477,12 @@ class MovementMixin(OperatorMixin):
                 out = (index < start)._broadcast_to(padded.shape)._alu(Ops.WHERE, out, padded)
             start = dim_sum(start, n)
         return out if out is not None else parts[0]
+
+
+def whole_steps(n: int, size: int, step: int, dilation: int) -> int:
+    """How many elements an axis of `n` lacks for windows at every place of their last step."""
+    count = (n - dilation * (size - 1) - 1) // step + 1
+    return max(0, count * step + dilation * (size - 1) - n)
 
 
 def _one_dtype(parts: list[Any]) -> list[Any]:

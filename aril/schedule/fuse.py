@@ -474,7 +474,7 @@ def _fits_reader(u: UOp, ways: list[Use], order: list[Loop], contraction: bool, 
         return False  # an operand of a contraction
     evaluations = sum(w.reached() for w in ways)
     if evaluations > count:
-        return length <= SMALL_REDUCTION and OP_BYTES * body * evaluations / count < 2 * nbytes(u)
+        return not contraction and length <= SMALL_REDUCTION and OP_BYTES * body * evaluations / count < 2 * nbytes(u)
     for w in ways:
         own = frozenset().union(*w.signature)
         outside = w.loops - own

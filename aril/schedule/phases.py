@@ -27,7 +27,7 @@ from aril.uop.shape import expand, pad, permute, reduce, reshape, shear, shrink
 
 CLASSES = 16  # combinations of remainders that become sums
 MOST_CHECKED = 1 << 22  # pairs of a position and an element of the kernel for which conditions are compared one by one
-READERS = 6  # movement nodes above the sum that are looked at for a shorter result
+READERS = 10  # movement nodes above the sum that are looked at for a shorter result
 
 _Numbers = tuple[int, ...]
 
@@ -77,13 +77,15 @@ def split_phases(sink: UOp) -> UOp:
     readers = use_counts(order)
     above = {s: u for u in order for s in u.src}  # of nodes with one reader
     tops: dict[UOp, tuple[list[UOp], UOp]] = {}  # the value that is made anew -> how it is made
+    inside: set[UOp] = set()  # what a value that is made anew was made of
     for u in order:
-        if u.op is Ops.REDUCE and u.arg[0] is Ops.ADD and is_contraction(u) and readers.get(u) == 1:
+        if readers.get(u) == 1 and u not in inside and _is_base(u, above):
             chain = _chain(u, above, readers)
             first = next((i for i, n in enumerate(chain) if n.op is Ops.REDUCE), len(chain))
             for end in range(len(chain), first, -1):
                 if _split(chain[:end], u) is not None:
                     tops[chain[end - 1]] = chain[:end], u
+                    inside.update(chain[:end])
                     break
     if not tops:
         return sink
@@ -104,6 +106,13 @@ def _in_phases(ctx: tuple[dict[UOp, tuple[list[UOp], UOp]], dict[UOp, UOp]], u: 
 _PHASES = Rules([(Pat(name="u"), _in_phases)], name="split phases")
 
 
+def _is_base(u: UOp, above: dict[UOp, UOp]) -> bool:
+    """Whether contributions may be `u`: a contraction, or products where there is one channel a group."""
+    if u.op is Ops.MUL:
+        return above[u].op in OpGroup.MOVEMENT and all(s.op is Ops.EXPAND for s in u.src)
+    return u.op is Ops.REDUCE and u.arg[0] is Ops.ADD and is_contraction(u)
+
+
 def _chain(u: UOp, above: dict[UOp, UOp], readers: dict[UOp, int]) -> list[UOp]:
     """The movement nodes and sums through which alone the value of `u` is read, and a few movement nodes after."""
     out: list[UOp] = []
@@ -120,9 +129,10 @@ def _chain(u: UOp, above: dict[UOp, UOp], readers: dict[UOp, int]) -> list[UOp]:
 
 
 def _split(chain: list[UOp], base: UOp) -> UOp | None:
-    """The value of the last node of `chain`, which moves and sums the contraction `base`, remainder by remainder; None
-    where it has no steps, or does anything else besides."""
-    top, chain, body, axes = chain[-1], list(chain), base.src[0], base.arg[1]
+    """The value of the last node of `chain`, which moves and sums the contraction or product `base`, remainder by
+    remainder; None where it has no steps, or does anything else besides."""
+    top, chain = chain[-1], list(chain)
+    body, axes = (base.src[0], base.arg[1]) if base.op is Ops.REDUCE else (base, ())
     if chain[0].op is Ops.RESHAPE and len(chain) > 1:  # groups and channels are one axis
         base = chain.pop(0)
     if not all(isinstance(d, int) and d > 0 for n in (*chain, base) for d in n.shape):

@@ -306,6 +306,27 @@ def conv_data(n: int, ic: int, oc: int, size: int, k: int) -> Kernel:
     )
 
 
+def padded_depthwise(n: int, channels: int, size: int, k: int, step: int = 1, p: int = 1) -> Kernel:
+    """Each channel of n images, with p zeros around, under its own window: gates in both axes."""
+    b = Build()
+    x, w = b.array(n, channels, size, size), b.array(channels, k, k)
+    out = (size + 2 * p - k) // step + 1
+    i, c, y, z = b.loops(n, channels, out, out)
+    ky, kx = b.loop(k, REDUCE), b.loop(k, REDUCE)
+    rows, columns = add(mul(y, step), ky), add(mul(z, step), kx)
+    inside = [alu(Ops.AND, ge(r, p), UOp(Ops.CMPLT, (r, num(size + p)))) for r in (rows, columns)]
+    index = at(x.shape, i, c, add(rows, -p), add(columns, -p)).valid(alu(Ops.AND, *inside))
+    image = UOp.param(1, dtypes.float32, x.size).index(index).load(UOp.const(dtypes.float32, 0.0))
+    value = reduce(Ops.ADD, alu(Ops.MUL, image, load(2, w.shape, c, ky, kx)), ky, kx)
+    shape = (n, channels, out, out)
+
+    def expected() -> list[np.ndarray]:
+        padded = np.pad(x.astype(float), ((0, 0), (0, 0), (p, p), (p, p)))
+        return [np.einsum("ncyxij,cij->ncyx", windows(padded, k, k)[:, :, ::step, ::step], w.astype(float))]
+
+    return Kernel(sink(store(0, shape, [i, c, y, z], value)), [(0, np.zeros(shape, np.float32))], [x, w], expected)
+
+
 def padded_copy(rows: int, cols: int, p: int) -> Kernel:
     """x with p zeros on every side: a gate in each axis."""
     b = Build()

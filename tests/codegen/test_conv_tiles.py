@@ -7,9 +7,12 @@ import re
 import pytest
 
 from aril.codegen import compile_kernel
+from aril.codegen.steps import Split
+from aril.codegen.windows import Window
 from aril.renderer.llvm import LLVMRenderer
 from aril.runtime.llvm import compile_ir_to_asm
 from tests.codegen import build as b
+from tests.codegen.run import TARGETS, renderer, run_all
 from tests.codegen.test_linearize import AVX2, AVX512, HostTarget, innermost
 
 SHAPES = {
@@ -43,3 +46,39 @@ def test_no_element_of_a_tile_is_stored_through_an_address_of_its_own(target: Ho
     """Lanes along the channels, six or seven columns: two of them or more are stored at once."""
     text = assembly(b.conv(2, 64, 64, 30, 3), target)
     assert "scatter" not in text and "vpextrq" not in text and "vextractps" not in text
+
+
+@pytest.mark.parametrize("target", [AVX2, AVX512], ids=["avx2", "avx512"])
+def test_windows_of_one_channel_read_a_panel_without_conditions(target: HostTarget) -> None:
+    """A multiply-add of a vector reads its factor from memory; no lane is masked, the tile stays in registers."""
+    body = innermost(assembly(b.padded_depthwise(4, 16, 28, 3), target))
+    adds = len(re.findall(r"\bvfmadd\w*ps\b", body))
+    assert adds >= 8 and "rsp" not in body
+    assert not re.search(r"maskmov|\{%k|vpcmp", body)
+    assert body.count("\n") <= 1.5 * adds + 8
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(
+    ("size", "k", "step", "pad"),
+    [(28, 3, 1, 1), (13, 5, 1, 2), (17, 3, 2, 1), (23, 7, 3, 2), (9, 3, 1, 0), (30, 4, 2, 0)],
+)
+def test_windows_of_one_channel(size: int, k: int, step: int, pad: int, target: str) -> None:
+    """Pads, steps, sizes that are no multiple of a vector."""
+    run_all(b.padded_depthwise(3, 7, size, k, step, pad), target, interpret=target == "narrow")
+
+
+@pytest.mark.parametrize(("step", "k"), [(2, 3), (3, 5)])
+def test_elements_of_one_remainder_lie_together_in_the_panel(step: int, k: int) -> None:
+    """Lanes that would be gathered with a step are loaded as vectors."""
+    program = compile_kernel(b.padded_depthwise(8, 8, 56, k, step).sink, renderer("avx2"))
+    assert any(isinstance(s, Window) for s in program.applied)
+
+
+@pytest.mark.parametrize("columns", [7, 13, 43])
+def test_what_is_left_of_a_row_is_one_masked_vector(columns: int) -> None:
+    """The gradient of a weight sums over rows of the image; their ends are no loop of their own."""
+    kernel = b.conv_weight(8, 16, 12, columns + 2, 3)
+    program = run_all(kernel, "avx2", interpret=False)
+    lanes = [s for s in program.applied if isinstance(s, Split) and s.tail == "peel"]
+    assert not lanes

@@ -44,6 +44,7 @@ CASES = [
     ((2, 4, 14, 15), (8, 4, 5, 4), {"stride": 3, "dilation": 2, "padding": 2}),
     ((2, 4, 14, 9), (8, 4, 4, 2), {"stride": (2, 1), "dilation": (3, 2), "padding": 1}),
     ((2, 8, 12, 12), (8, 4, 3, 3), {"stride": 2, "padding": 1, "groups": 2}),
+    ((2, 6, 13, 15), (6, 1, 3, 3), {"stride": 2, "padding": 1, "groups": 6}),
     ((2, 4, 31), (8, 4, 6), {"stride": 4, "padding": 1}),
     ((1, 4, 6, 7, 8), (6, 4, 3, 3, 3), {"stride": 2, "padding": 1}),
 ]
@@ -75,6 +76,17 @@ def test_each_remainder_sums_what_it_meets() -> None:
             if u.op is Ops.REDUCE:
                 terms.append(math.prod([u.src[0].shape[a] for a in u.arg[1]]))
     assert sorted(terms) == [32, 64, 64, 128]
+
+
+@pytest.mark.parametrize(("size", "channels"), [(13, 8), (14, 8), (13, 1)])
+def test_images_that_end_within_a_step(size: int, channels: int) -> None:
+    """Both axes of odd sizes go by remainders, also where a group has one channel; windows are of one padded image."""
+    groups = 8 // channels
+    found, _ = input_gradient((2, 8, size, size), (16, channels, 3, 3), stride=2, groups=groups)
+    assert all(t.size <= 2 * 8 * size * size for t in scheduled(found).temps)
+    y = draw(2, 8, size, size).conv2d(draw(8, channels, 3, 3), stride=2, groups=groups)
+    assert all(t.size <= 2 * 8 * 16 * 16 for t in scheduled(y).temps)
+    check(found, y, tolerance=1e-4)
 
 
 @pytest.mark.parametrize(
