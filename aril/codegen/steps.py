@@ -442,10 +442,16 @@ def adds_zeros(sink: UOp, loop: UOp) -> bool:
             while x.op is Ops.CAST:
                 x = x.src[0]
             factors[i] = x
-        moved = all(x.op is Ops.LOAD and len(x.src) == 1 and loop in x.ranges for x in factors)
+        moved = all(_is_left_out(x, loop) for x in factors)
         if u.arg[0] is not Ops.ADD or not factors or not moved or any(s.op is not Ops.RANGE for s in u.src[1:]):
             return False
     return bool(over)
+
+
+def _is_left_out(x: UOp, loop: UOp) -> bool:
+    """Whether `x` is a load that a condition on `loop` keeps from memory, and that gives 0 then."""
+    zero = len(x.src) == 1 or x.op is Ops.LOAD and len(x.src) == 2 and x.src[1].op is Ops.CONST and x.src[1].arg == 0
+    return x.op is Ops.LOAD and zero and loop in x.ranges and x.src[0].src[0].op is Ops.PARAM
 
 
 def operands_of(sink: UOp) -> list[UOp]:

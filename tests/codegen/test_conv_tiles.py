@@ -7,7 +7,7 @@ import re
 import pytest
 
 from aril.codegen import compile_kernel
-from aril.codegen.steps import Split
+from aril.codegen.steps import Split, StepError
 from aril.codegen.windows import Window
 from aril.renderer.llvm import LLVMRenderer
 from aril.runtime.llvm import compile_ir_to_asm
@@ -82,3 +82,10 @@ def test_what_is_left_of_a_row_is_one_masked_vector(columns: int) -> None:
     program = run_all(kernel, "avx2", interpret=False)
     lanes = [s for s in program.applied if isinstance(s, Split) and s.tail == "peel"]
     assert not lanes
+
+
+def test_lanes_beyond_a_panel_are_not_masked() -> None:
+    """What a panel has there is anything: zeros times NaN would count."""
+    sink = Window(0, (((2,), (4,)), ((3,), (5,))), (), 8).apply(b.padded_depthwise(2, 3, 20, 7, p=3).sink)
+    with pytest.raises(StepError, match="use tail='peel'"):
+        Split((5,), 8, "masked").apply(sink)
