@@ -10,7 +10,7 @@ The passes, in order:
    `lay_out_operands` (`operands`): tensor form to tensor form.
 3. `choose_stored` (`fuse`): the cost rule says which values are stored.
 4. `build` (`kernels`): bodies, dependencies, the order of stored images in memory (`layout`), merging (`merge`), chains
-   such as attention (`chain`), order.
+   such as attention (`chain`), joins part by part (`joins`), order.
 5. `lower` (per kernel, on a miss of the kernel cache): tensor-form body to kernel form (then `pairs`, `rows`).
 """
 

@@ -67,13 +67,20 @@ class Use:
     turns: float  # 0: the product of the loops in the signature
     loops: frozenset[Loop]  # all loops around the evaluation
     share: float = 1.0  # of the turns, those in which no pad hides the value
+    results: frozenset[Loop] = _NO_LOOPS  # the loops of the results of the reduction around it
 
     def reached(self) -> float:
         """How often the place of the value is come to."""
         return self.turns or float(math.prod(l.size for l in frozenset().union(*self.signature)))
 
-    def evaluations(self) -> float:
-        return self.turns or self.share * self.reached()
+    def evaluations(self, again: bool) -> float:
+        """How often the value is computed; `again`: what changes along a reduction, for every result of that."""
+        if self.turns:
+            return self.turns
+        own = frozenset().union(*self.signature)
+        if again and self.results and any(l.is_reduce for l in own):
+            own |= self.results
+        return self.share * math.prod(l.size for l in own)
 
 
 @dataclass(eq=False, slots=True)
@@ -331,15 +338,16 @@ def _spread(uses: dict[UOp, dict[UOp, list[Use]]], u: UOp, kernel: UOp, use: Use
                 inner[a] = frozenset((loops.setdefault(a, Loop(n, True)),))
         around = use.loops.union(*inner)
         turns = float(math.prod(l.size for l in around)) if is_contraction(u) else use.turns
-        _add(uses, u.src[0], kernel, Use(tuple(inner), turns, around, use.share))
+        _add(uses, u.src[0], kernel, Use(tuple(inner), turns, around, use.share, frozenset().union(*sig)))
     elif u.op in OpGroup.MOVEMENT:
         share = use.share * numel(u.src[0]) / max(1, numel(u)) if u.op is Ops.PAD else use.share
-        _add(uses, u.src[0], kernel, Use(_move(u, sig), use.turns, use.loops, share))
+        _add(uses, u.src[0], kernel, Use(_move(u, sig), use.turns, use.loops, share, use.results))
     elif u.op is Ops.INDEX:
         x, place = u.src
         k = len(place.shape)
-        _add(uses, place, kernel, Use(sig[:k], use.turns, use.loops, use.share))
-        _add(uses, x, kernel, Use((_NO_LOOPS.union(*sig[:k]), *sig[k:]), use.turns, use.loops, use.share))
+        rows = (_NO_LOOPS.union(*sig[:k]), *sig[k:])
+        _add(uses, place, kernel, Use(sig[:k], use.turns, use.loops, use.share, use.results))
+        _add(uses, x, kernel, Use(rows, use.turns, use.loops, use.share, use.results))
     elif u.op is Ops.SCATTER:
         x, values, places = u.src
         walk = tuple([frozenset((Loop(concrete(d), False),)) for d in places.shape])
@@ -349,7 +357,7 @@ def _spread(uses: dict[UOp, dict[UOp, list[Use]]], u: UOp, kernel: UOp, use: Use
         _add(uses, places, kernel, Use(walk, float(WALKS * numel(places)), around))
     elif u.op is Ops.STACK:
         for s in u.src:
-            _add(uses, s, kernel, Use(sig[1:], use.turns, use.loops, use.share))
+            _add(uses, s, kernel, Use(sig[1:], use.turns, use.loops, use.share, use.results))
     else:
         for s in u.src:
             _add(uses, s, kernel, use if s.shape else Use((), 0, use.loops))
@@ -406,7 +414,9 @@ def _should_store(u: UOp, fusion: Fusion, stops: dict[UOp, None]) -> bool:
     size, count = nbytes(u), numel(u)
     if count == 0:
         return False
-    evaluations = [sum(w.evaluations() for w in ways) for ways in uses.values()]
+    # Positions and conditions come with the loops; of floats, what a reduction reads is made for each of its results.
+    again = u.dtype.kind == "f"
+    evaluations = [sum(w.evaluations(again) for w in ways) for ways in uses.values()]
     if u.op is Ops.REDUCE:
         if len(uses) > 1 or any(walks(kernel) for kernel in uses):
             return True

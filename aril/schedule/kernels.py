@@ -26,6 +26,7 @@ from aril.schedule.fuse import (
     numel,
     walks,
 )
+from aril.schedule.joins import split_joins
 from aril.schedule.layout import placed
 from aril.schedule.limits import Limit
 from aril.schedule.lower import lower
@@ -196,7 +197,7 @@ def build(sink: UOp, params: int) -> Schedule:
     rep, drafts, temps = _draft(order, fusion, params, sink)
     _link(drafts, fusion)
     merged = merge(list(drafts.values()), drafts, fusion)
-    kernels = bundle(chain(merged, sink.src, _lowers))
+    kernels = bundle(split_joins(chain(merged, sink.src, _lowers)))
     out = _finish(kernels, sink, rep, params, temps)
     forget_nodes()
     return out

@@ -105,3 +105,14 @@ def test_signs_of_what_is_read_too_are_not_stored(way: str) -> None:
     kernels = [i.kernel for i in plan.items if i.kernel is not None]
     assert len(kernels) == 6
     assert not [u for k in kernels for u in k.toposort() if u.op is Ops.PARAM and u.dtype is dtypes.bool]
+
+
+def test_an_activation_is_stored_ahead_of_a_product_with_one_row() -> None:
+    """A product of one row reads each weight once, so it is no contraction; what it multiplies serves all results."""
+    weight, gate = (
+        Tensor(RNG.random((512, 128), np.float32)).realize(),
+        Tensor(RNG.random((1, 128), np.float32)).realize(),
+    )
+    before = GlobalCounters.ops
+    ((gate.sigmoid() * gate.tanh()) @ weight.T).realize()
+    assert GlobalCounters.ops - before < 4 * weight.numel()
