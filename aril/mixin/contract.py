@@ -135,12 +135,7 @@ class ContractMixin(ActivationMixin):
         """Windows over the last axes: (.., o1, .., on, k1, .., kn)."""
         n = len(kernel)
         first = self.ndim - n
-        more = [0] * self.ndim  # of all axes ahead of the first window, so that it is of elements of x, not of windows
-        for i, (k, s, d) in enumerate(zip(kernel, stride, dilation, strict=True)):
-            size = self.shape[first + i]
-            if isinstance(size, int) and s > 1 and (s != k or d != 1):
-                more[first + i] = whole_steps(size, k, s, d)
-        x = self._pad(tuple([(0, m) for m in more])) if any(more) else self
+        x = self
         for i, (k, s, d) in enumerate(zip(kernel, stride, dilation, strict=True)):
             x = x._windows(first + i, k, s, d)
         return x
@@ -205,6 +200,12 @@ class ContractMixin(ActivationMixin):
                 raise ValueError(
                     f"conv2d: a kernel of {kernel} (dilation {dilations}) does not fit into {x.shape} after padding"
                 )
+        # whole steps of all axes ahead of the first window: an element of x is padded, not one of every window
+        more = [
+            whole_steps(size, k, s, d) if isinstance(size, int) and s > 1 and (s != k or d != 1) else 0
+            for size, k, s, d in zip(x.shape[2:], kernel, strides, dilations, strict=True)
+        ]
+        x = x._pad(((0, 0), (0, 0), *[(0, m) for m in more])) if any(more) else x
         x = x._pool(kernel, strides, dilations)  # (N, C, *out, *kernel)
         out = x.shape[2 : 2 + n]
         x = x._reshape((batch, groups, 1, cin, *out, *kernel))
