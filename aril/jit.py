@@ -177,6 +177,7 @@ class Jit(Generic[P, R]):
                 left = [*results, *_left_behind(before, results, own, capture)]
                 if left:
                     left[0].realize(*left[1:])
+                own_memory(results)  # no two results of a replay show one value in one memory, nor what is reached
         finally:
             local.capture = noted.assignments = None
         self._refuse_rebinding(capture, before)

@@ -257,8 +257,10 @@ def set_apart(tensors: Iterable[Tensor]) -> None:
 
 
 def own_memory(tensors: Iterable[Tensor]) -> None:
-    """Give those of `tensors` whose memory was made for another value a copy of it."""
-    shared = [t for t in tensors if (base := storage_base(t.uop)).op is Ops.BUFFER and is_twin(base)]
+    """Compute `tensors`; those whose memory was made for another value get a copy of it."""
+    todo = list(tensors)
+    realize(todo)
+    shared = [t for t in todo if (base := storage_base(t.uop)).op is Ops.BUFFER and is_twin(base)]
     for t in shared:
         _apart(storage_base(t.uop))
     realize(shared)

@@ -341,3 +341,33 @@ def test_random_programs_do_what_numpy_does(seed: int) -> None:
                 np.testing.assert_array_equal(t.numpy(), e, err_msg=f"{program} {which}")
             for n, a in arrays.items():
                 np.testing.assert_array_equal(tensors[n].numpy(), a, err_msg=f"{n} {program} {which}")
+
+
+def test_results_in_storage_that_the_function_made_are_fresh_at_every_call() -> None:
+    def changed(x: Tensor) -> Tensor:
+        y = x + 1
+        y[0] = 5
+        return y
+
+    def padded(x: Tensor) -> Tensor:
+        y = Tensor.zeros(3)
+        y[:2] = x
+        return y
+
+    for function, expected in (
+        (lambda x: x.clone(), lambda v: [v, v]),
+        (changed, lambda v: [5, v + 1]),
+        (padded, lambda v: [v, v, 0]),
+    ):
+        f = jit(function)
+        kept = [f(tensor(v, v)) for v in range(5)]
+        assert [t.tolist() for t in kept] == [expected(v) for v in range(5)]
+
+
+def test_results_computed_alike_are_apart() -> None:
+    s = tensor(1, 2)
+    f = jit(lambda x: (x.sum() + s, x.sum() + s))
+    for i in range(5):
+        a, b = f(tensor(i, 1))
+        b.assign(b * 0)
+        assert a.tolist() == [i + 2, i + 3] and b.tolist() == [0, 0]

@@ -146,6 +146,9 @@ def storage_of(u: UOp) -> Buffer:
     """The device buffer behind a BUFFER node (made, not allocated, at first use)."""
     if u.storage is None:
         u.storage = Buffer(u.arg.device, u.arg.size, u.dtype)
+        if local.capture is not None:  # each replay has its own, unless it outlives the function
+            local.capture.made.append(u.storage)
+            local.capture.nodes.append((weakref.ref(u), u.storage))
     return u.storage  # type: ignore[no-any-return]
 
 

@@ -143,3 +143,13 @@ def test_gradients_survive_when_a_value_makes_way():
     w, keep = (a * a).realize(), a * a
     w.assign(tensor(10, 20)).realize()
     assert keep.tolist() == [1, 4] and keep.sum().gradient(a)[0].tolist() == [2, 4]
+
+
+def test_a_lazy_argument_that_moves_nothing_is_written_apart():
+    w = tensor(1, 2)
+    f = jit(lambda v: v.assign(v + 1).sum())
+    for _ in range(3):
+        f(tensor(0, 0))
+    same = w.contiguous()
+    f(same)
+    assert w.tolist() == [1, 2] and same.tolist() == [2, 3]
