@@ -1,4 +1,5 @@
-"""Rows of whole networks: the MNIST step, ResNet-18, a block of GPT-2 small. Each is written once for all libraries.
+"""Rows of whole networks: the MNIST step, ResNet-18, a block of GPT-2 small and a token decoded by all of it. Each is
+written once for all libraries.
 
 In comes a peer with layers of the same names (`Conv2d`, `BatchNorm2d`, `Linear`, `LayerNorm`); out goes a step to time.
 All start from the same weights and see the same data, so that their first losses agree.
