@@ -218,7 +218,7 @@ def test_every_kind_of_row_gives_the_reference(aril, row):
 
 def test_row_names_are_unique_and_costs_known():
     rows = [*rows_dense.ROWS, *rows_conv.ROWS, *rows_networks.ROWS]
-    assert len({r.name for r in rows}) == len(rows) == 44
+    assert len({r.name for r in rows}) == len(rows) == 45
     assert all(r.flops or r.moved for r in rows)
 
 
