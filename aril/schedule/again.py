@@ -3,7 +3,7 @@
 In: the tensor graph of attention with its gradients. Out: the same, where each sum over weights has scores of its own,
 so that it becomes one kernel in which they lie in scratch (`chain`) and hidden columns are left out (`hidden`). What
 the elements of a row have in common, its maximum and sum, is computed once and stored.
-See `docs/decisions/0019-scores-again.md`.
+See `docs/decisions/0020-scores-again.md`.
 """
 
 from __future__ import annotations
