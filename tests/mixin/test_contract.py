@@ -255,6 +255,21 @@ def test_interpolate(value):
 
 
 @both
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact"])
+@pytest.mark.parametrize("times", [(2, 3), (7, 1)])
+def test_interpolation_by_whole_factors_repeats(value, mode, times):
+    """Its gradient is a sum over the repeated samples: nothing is found by position."""
+    x, g = sample(2, 3, 5, 41), sample(2, 3, 5 * times[0], 41 * times[1])
+    t = Tensor(x)
+    out = t.interpolate(g.shape[2:], mode)
+    check(value, out, x.repeat(times[0], 2).repeat(times[1], 3))
+    (gradient,) = out.gradient(t, gradient=Tensor(g))
+    assert not any(u.op in (Ops.INDEX, Ops.SCATTER) for u in gradient.uop.toposort())
+    want = g.astype(np.float64).reshape(2, 3, 5, times[0], 41, times[1]).sum((3, 5))
+    check(value, gradient, want, rtol=1e-5, atol=1e-5)
+
+
+@both
 def test_gradients_of_convolutions(value):
     """The gradient of sum(conv * g) in x is the transposed convolution of g; in w the correlation of x with g."""
     x, w, g = sample(2, 2, 6, 5), sample(3, 2, 3, 3), sample(2, 3, 4, 3)
