@@ -64,6 +64,18 @@ def measure_overheads(
         lambda: _once("first operation, warm", 0.4, "first", once, again, warm=True),
         lambda: _once("first MNIST step, cold", 6.0, "mnist", networks, again, warm=False),
         lambda: _once("first MNIST step, warm", 2.0, "mnist", networks, again, warm=True),
+        *[
+            lambda kind=kind, figure=figure: _once(  # type: ignore[misc]
+                f"first {FIRST_STEPS[kind]} step, cold",
+                figure,
+                kind,
+                [p for p in networks if p != "tinygrad"],
+                1,
+                warm=False,
+            )
+            for kind, figure in (("resnet", 10.0), ("gpt2", 8.0))
+            if again == 3
+        ],
         lambda: _peak([p for p in libraries if p in ("aril", "torch")], again),
     ]
     out = []
@@ -287,20 +299,25 @@ def _first(library: str) -> float:
     return taken
 
 
-def _mnist_row(library: str) -> tuple[Peer, Any, list[Any]]:
-    """The library, set up, and the MNIST row with its data."""
+# What stands in front of the names of rows, and in those of the lines above.
+FIRST_STEPS = {"mnist": "MNIST", "resnet": "ResNet-18 training", "gpt2": "GPT-2 small training"}
+
+
+def _network(kind: str, library: str) -> tuple[Peer, Any, list[Any]]:
+    """The library, set up, and the row of that network with its data."""
     from bench import peers, rows_networks
 
-    kind = {"aril": peers.Aril, "torch": peers.Torch, "tinygrad": peers.Tinygrad}[library]
-    peer = kind()
+    peer_type = {"aril": peers.Aril, "torch": peers.Torch, "tinygrad": peers.Tinygrad}[library]
+    peer = peer_type()
     peer.start(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
-    row = next(row for row in rows_networks.ROWS if row.name.startswith("MNIST"))
+    rows = (*rows_networks.ROWS, rows_networks.GPT2_STEP)
+    row = next(row for row in rows if row.name.startswith(FIRST_STEPS[kind]))
     return peer, row, row.arrays()
 
 
-def _mnist(library: str) -> float:
-    """One step of the network of the MNIST row, from the call; import and the making of the data excluded."""
-    peer, row, arrays = _mnist_row(library)
+def _step(kind: str, library: str) -> float:
+    """One training step of a network, from the call; import and the making of the data excluded."""
+    peer, row, arrays = _network(kind, library)
     start = time.perf_counter()
     step = peer.prepare(row, arrays)
     peer.results(step())
@@ -309,7 +326,7 @@ def _mnist(library: str) -> float:
 
 def _mnist_peak(library: str) -> float:
     """Bytes that five steps of the MNIST row add to the resident memory at their highest (Linux counts it)."""
-    peer, row, arrays = _mnist_row(library)
+    peer, row, arrays = _network("mnist", library)
     x = peer.tensor(np.ones(2, np.float32))
     peer.results(x + x)  # what a first operation of any kind loads is no part of the step
     Path("/proc/self/clear_refs").write_text("5")  # the highest so far becomes the present
@@ -327,4 +344,5 @@ def _status(name: str) -> float:
 
 
 if __name__ == "__main__":
-    print(json.dumps({"first": _first, "mnist": _mnist, "peak": _mnist_peak}[sys.argv[1]](sys.argv[2])))
+    task, of = sys.argv[1:3]
+    print(json.dumps(_step(task, of) if task in FIRST_STEPS else {"first": _first, "peak": _mnist_peak}[task](of)))

@@ -37,12 +37,12 @@ class Network:
             if len(shape) > 1:
                 values = rng.standard_normal(shape, np.float32) * np.float32(1 / np.prod(shape[1:]) ** 0.5)
                 self.peer.set_parameter(layer.weight, values)
-            if layer.bias is not None:
+            if getattr(layer, "bias", None) is not None:
                 self.peer.set_parameter(layer.bias, np.zeros(tuple(layer.bias.shape), np.float32))
 
     def parameters(self) -> list[Any]:
         """Weights and biases."""
-        return [p for layer in self.layers for p in (layer.weight, layer.bias) if p is not None]
+        return [p for layer in self.layers for p in (layer.weight, getattr(layer, "bias", None)) if p is not None]
 
     def __call__(self, x: Any) -> Any:
         raise NotImplementedError
@@ -144,6 +144,34 @@ class Gpt2Decoder(Network):
         for block, cache in zip(self.blocks, caches, strict=True):
             x = block(x, cache, at)
         return self.head(self.norm(x))
+
+
+class Gpt2(Network):
+    """All of GPT-2 small: positions of 50,257 tokens (N, T) to logits (N * T, 50257)."""
+
+    tokens, context, blocks = 50257, 1024, 12
+
+    def __init__(self, peer: Peer) -> None:
+        super().__init__(peer)
+        d = Gpt2Block.width
+        self.embeddings = [self.add("Embedding", n, d) for n in (self.tokens, self.context)]
+        self.body = [Gpt2Block(peer) for _ in range(self.blocks)]
+        self.layers += [layer for block in self.body for layer in block.layers]
+        self.norm = self.add("LayerNorm", d)
+        self.head = self.add("Linear", d, self.tokens, bias=False)
+
+    def __call__(self, x: Any) -> Any:
+        n, t = x.shape
+        words, places = self.embeddings
+        h = words(x) + places.weight[:t]
+        for block in self.body:
+            h = block(h)
+        return self.head(self.norm(h)).reshape(n * t, self.tokens)
+
+
+def token_loss(network: Network, x: Any, y: Any) -> Any:
+    """Cross-entropy of every token."""
+    return network.peer.cross_entropy(network(x), y.reshape(-1))
 
 
 def class_loss(network: Network, x: Any, y: Any) -> Any:
@@ -291,4 +319,12 @@ ROWS: tuple[Row, ...] = (
         flops=2.0 * DECODER_WEIGHTS,
         moved=DECODER_BYTES,
     ),
+)
+
+# No row: what its first step takes is an overhead.
+GPT2_STEP = Row(
+    "GPT-2 small training step, 256 tokens",
+    "networks",
+    tuple([Input((1, 256), "int64", "index", Gpt2.tokens)] * 2),
+    program=training(Gpt2, token_loss, 1e-4),
 )
