@@ -90,8 +90,7 @@ def _body(nest: Nest, most: int = 1) -> tuple[UOp, list[Access]] | None:
         return None
     reduction = nest.reduces[0]
     own = frozenset(reduce_loops_of(reduction))
-    around = own | frozenset(nest.loops)  # copies to panels have loops of their own
-    loads = [a for a in nest.accesses if not a.is_store and own & a.loops and a.loops <= around]
+    loads = [a for a in nest.accesses if not a.is_store and own & a.loops and _of_result(nest, a, own)]
     wide = [r for r in nest.loops if length(r) > 1]
     if len(loads) < 2 or reduction.arg[0] is not Ops.ADD or not own:
         return None
@@ -178,6 +177,12 @@ def _in_windows(plan: Plan, nest: Nest) -> Nest | None:
     return None
 
 
+def _of_result(nest: Nest, a: Access, own: frozenset[UOp]) -> bool:
+    """Whether an access lies in the loops of the result and `own` alone (and in chunks that nests share): copies to
+    panels have loops of their own."""
+    return all(r in own or r in nest.loops or r.arg.kind is AxisType.GLOBAL for r in a.loops)
+
+
 def _is_window(a: Access, wide: list[UOp], own: frozenset[UOp], most: int) -> bool:
     """Whether elements of a load serve several outputs because an output loop moves as a loop of the reduction does
     (or against it, as in gradients), up to `most` times as far."""
@@ -217,7 +222,7 @@ def _operands(plan: Plan, nest: Nest, reduction: UOp, loads: list[Access]) -> tu
             operands.append(Operand(order.index(a.node), a, a.storage not in written, pair))
         else:
             return None
-    return operands, [a for a in nest.accesses if a.loops <= outer]
+    return operands, [a for a in nest.accesses if _of_result(nest, a, frozenset())]
 
 
 def reduction_loads(sink: UOp) -> list[UOp]:
