@@ -17,8 +17,8 @@ from aril.codegen.pairs import narrow_factors, pair_lanes, pair_loop, steps_of
 from aril.codegen.panels import Block, Stage
 from aril.codegen.plan import Plan
 from aril.codegen.prefetch import fetch_ahead
-from aril.codegen.steps import Id, Reorder, Split, Unroll, Upcast, Vectorize, adds_zeros, operands_of
-from aril.codegen.tile_cost import STRIPS, Operand, Tile, chunks_each, least_cost, score
+from aril.codegen.steps import Id, Reorder, Split, Unroll, Upcast, Vectorize, operands_of
+from aril.codegen.tile_cost import STRIPS, Operand, Tile, chunks_each, least_cost, masks_rest, score
 from aril.codegen.windows import STEPS, Window, fill_cost, panel_loops, sliding
 from aril.ops import Ops
 from aril.uop.args import AxisType
@@ -242,7 +242,7 @@ def _candidates(plan: Plan, nest: Nest, reduction: UOp, width: int) -> Iterator[
             continue
         lanes = min(width, 1 << (n.bit_length() - 1))
         if lane in own:
-            if adds_zeros(plan.sink, lane):
+            if masks_rest(plan, lane):
                 lanes = min(width, 1 << (n - 1).bit_length())
             for a, b in _pairs([r for r in out if r is not lane]):
                 for f in _factors(nest, a, 8):
@@ -444,7 +444,7 @@ def _vectorise_depth(plan: Plan, id: Id, lanes: int, n: int) -> None:
         plan.do(Vectorize(id), "lanes of the reduction")
         return
     rest = n % lanes
-    if rest and adds_zeros(plan.sink, plan.loop(id)):
+    if rest and masks_rest(plan, plan.loop(id)):
         plan.do(Split(id, lanes, "masked"), "lanes of the reduction")
         plan.do(Vectorize((*id, 1)), "lanes of the reduction")
         return

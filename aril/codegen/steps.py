@@ -432,9 +432,9 @@ class Chunk(Step):
         return retype(sink, loops, AxisType.GLOBAL)
 
 
-def adds_zeros(sink: UOp, loop: UOp) -> bool:
+def adds_zeros(sink: UOp, loop: UOp, gated: bool = True) -> bool:
     """Whether turns of `loop`, of a reduction, would add 0 if nothing were loaded in them: it is a sum of products of
-    loads that all move with the loop."""
+    loads that all move with the loop, without conditions of their own unless `gated`."""
     over = [u for u in sink.toposort() if u.op is Ops.REDUCE and loop in u.src[1:]]
     for u in over:
         factors = list(u.src[0].src) if u.src[0].op is Ops.MUL else []
@@ -442,7 +442,7 @@ def adds_zeros(sink: UOp, loop: UOp) -> bool:
             while x.op is Ops.CAST:
                 x = x.src[0]
             factors[i] = x
-        moved = all(_is_left_out(x, loop) for x in factors)
+        moved = all(_is_left_out(x, loop) and (gated or len(x.src) == 1) for x in factors)
         if u.arg[0] is not Ops.ADD or not factors or not moved or any(s.op is not Ops.RANGE for s in u.src[1:]):
             return False
     return bool(over)

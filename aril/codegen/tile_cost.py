@@ -21,7 +21,7 @@ STRIPS = 8  # strips of rows there should be, for threads to share
 _STORE = 4.0  # cycles for a line that a tile stores in part
 _WIDEN = 3.0  # cycles to widen a number and broadcast it, for those that a broadcasting load does not widen
 _GATHER = 2.0  # cycles to bring two numbers together
-_GATE = 3.0  # cycles of the conditions of a load
+_GATE = 3.0  # cycles of the conditions of a vector's load; those of a number are predicted
 _MASK = 0.5  # of lanes that are left out
 _FETCH = 24.0  # cycles for a line whose neighbours in time lie in other pages
 
@@ -113,7 +113,7 @@ def score(
     rows = prod([f for _, f in tile.rows])
     accumulators = tile.vectors * rows
     across = lane in own
-    masked = across and length(lane) % tile.lanes > 0 and adds_zeros(plan.sink, lane)
+    masked = across and length(lane) % tile.lanes > 0 and masks_rest(plan, lane)
     depth = prod([length(r) for r in own])
     loads = staging = traffic = 0.0
     kept = 0
@@ -126,7 +126,7 @@ def score(
         staging += x.fill * accumulators * tile.lanes
         gate = _GATE if x.access.gated else 0.0
         if not x.uses(lane):
-            loads += count * (_broadcast_cost(x, tile) + gate)
+            loads += count * _broadcast_cost(x, tile)
             if _is_scattered(x, own) or x.is_loose:
                 tiles = _strip_tiles(plan, nest, x, own, tile)
                 if tiles is not None and strip is None:
@@ -148,7 +148,7 @@ def score(
             loads += count * ((1.3 if contiguous else tile.lanes * 1.5) + max(gate, _MASK if masked else 0.0))
             continue
         far = contiguous and _is_far(x, own, tile)
-        direct = count * ((1.6 if far else 1.3) + x.is_widened + gate if contiguous else tile.lanes * 1.5)
+        direct = count * (gate + ((1.6 if far else 1.3) + x.is_widened if contiguous else tile.lanes * 1.5))
         if contiguous and _is_scattered(x, own):
             direct += 2 * _FETCH * tile.vectors
         panel = None if contiguous and not far else _panel(plan, x, own, tile)
@@ -185,6 +185,12 @@ def score(
     cost = (cycles + end / max(1.0, steps)) * waste / (accumulators * tile.lanes)
     tile = replace(tile, staged=tuple(staged), blocked=blocked, strip=strip, kept=kept)
     return replace(tile, cost=cost, packing=staging / cycles)
+
+
+def masks_rest(plan: Plan, lane: UOp) -> bool:
+    """Whether lanes along a sum end in a masked vector. Without mask registers, conditions of loads are masks made
+    anew for each, and one more costs what it spares."""
+    return adds_zeros(plan.sink, lane, gated=plan.renderer.vector_registers >= 32)
 
 
 def _rest(n: int, lanes: int, masked: bool) -> float:

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from aril.codegen import compile_kernel
-from aril.codegen.steps import Split, StepError
+from aril.codegen.steps import Split, StepError, adds_zeros, loops_of
 from aril.codegen.windows import Window
 from aril.renderer.llvm import LLVMRenderer
 from aril.runtime.llvm import compile_ir_to_asm
@@ -89,3 +89,10 @@ def test_lanes_beyond_a_panel_are_not_masked() -> None:
     sink = Window(0, (((2,), (4,)), ((3,), (5,))), (), 8).apply(b.padded_depthwise(2, 3, 20, 7, p=3).sink)
     with pytest.raises(StepError, match="use tail='peel'"):
         Split((5,), 8, "masked").apply(sink)
+
+
+def test_loads_with_conditions_are_masked_again_only_where_asked() -> None:
+    """Without mask registers a second mask costs what the rest of a row costs."""
+    padded, plain = b.padded_depthwise(2, 3, 20, 7).sink, b.conv_weight(2, 3, 4, 9, 3).sink
+    assert adds_zeros(padded, loops_of(padded)[(5,)]) and not adds_zeros(padded, loops_of(padded)[(5,)], gated=False)
+    assert adds_zeros(plain, loops_of(plain)[(6,)], gated=False)
