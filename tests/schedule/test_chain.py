@@ -8,7 +8,15 @@ import numpy as np
 import pytest
 
 from aril import Context, Tensor, Variable
+from aril.codegen import heuristics
+from aril.codegen.accumulate import separate
+from aril.codegen.attention import EachNest
+from aril.codegen.plan import Plan
+from aril.codegen.steps import Upcast
 from aril.device import GlobalCounters
+from aril.schedule import normalize, schedule
+from aril.schedule.lower import lower
+from tests.codegen.run import renderer
 
 RNG = np.random.default_rng(7)
 
@@ -181,3 +189,17 @@ def test_deep_sums_keep_kernels_of_their_own() -> None:
     expected = np.maximum(np.einsum("ncyxij,ocij->noyx", windows, w), 0).mean((2, 3)) @ head
     np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-3)
     assert count == 3
+
+
+@pytest.mark.parametrize("target", ["wide", "avx2"])
+def test_products_have_register_tiles(target: str) -> None:
+    """Both products: copies of rows and of columns, so that a loaded operand serves several sums."""
+    q, k, v = (Tensor(draw(2, 512, 64)).realize() for _ in range(3))
+    normal = normalize([q.scaled_dot_product_attention(k, v).uop], ("CPU",))
+    (item,) = schedule(normal.graph, len(normal.buffers)).items
+    assert item.kernel is not None
+    plan = Plan(separate(lower(item.kernel)), renderer(target))
+    heuristics.choose(plan)
+    (each,) = plan.steps
+    assert isinstance(each, EachNest)
+    assert [sum([isinstance(s, Upcast) for s in steps]) for steps in (each.steps[0], each.steps[-1])] == [2, 2]
