@@ -150,6 +150,24 @@ def test_a_lazy_argument_that_moves_nothing_is_written_apart():
     f = jit(lambda v: v.assign(v + 1).sum())
     for _ in range(3):
         f(tensor(0, 0))
+    for _ in range(2):
+        same = w.contiguous()
+        f(same)
+        assert w.tolist() == [1, 2] and same.tolist() == [2, 3]
+
+
+def test_a_lazy_argument_is_written_apart_where_the_first_capture_wrote_none():
+    w, s = tensor(1, 2), tensor(3, 4)
+    given = [s]
+
+    def add(v):
+        v.assign(v + 1)
+        return v + given[0]
+
+    f = jit(add)
+    f(s)
+    f(s)  # captured: the argument is what the function reaches
+    f(tensor(0, 0))  # captured again
     same = w.contiguous()
     f(same)
     assert w.tolist() == [1, 2] and same.tolist() == [2, 3]
