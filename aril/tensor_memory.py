@@ -187,9 +187,13 @@ def _shown(u: UOp) -> UOp | None:
 
 def _is_whole(u: UOp) -> bool:
     """Whether `u` has all elements of some memory, in their order."""
-    while u.op in _WHOLE:
-        u = u.src[0]
-    return u.op is Ops.BUFFER or u.op is Ops.AFTER or is_sharded_storage(u)
+    while True:
+        if u.op in _WHOLE:
+            u = u.src[0]
+        elif u.op is not Ops.BUFFER and u.op is not Ops.AFTER and u.storage is not None:
+            u = u.storage
+        else:
+            return u.op is Ops.BUFFER or u.op is Ops.AFTER or is_sharded_storage(u)
 
 
 def _move(t: Tensor, stale: bool = False) -> None:
@@ -235,8 +239,7 @@ def keep_all_values(memory: set[int]) -> None:
     for t in histories:
         t._history = LOST
     for t in values:
-        shown = _shown(t.uop)
-        if shown is not None and shown.op is not Ops.AFTER:
+        if _shown(t.uop) is not None:
             _move(t, id(t) in stale)
     realize(values)
     for t in values:

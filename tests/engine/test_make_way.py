@@ -171,3 +171,16 @@ def test_a_lazy_argument_is_written_apart_where_the_first_capture_wrote_none():
     same = w.contiguous()
     f(same)
     assert w.tolist() == [1, 2] and same.tolist() == [2, 3]
+
+
+def test_lazy_values_that_move_what_a_lazy_argument_holds_keep_it():
+    f = jit(lambda v: v.assign(v + 1).sum())
+    for _ in range(3):
+        f(tensor(0, 0))
+    w = tensor(1, 2)
+    computed, assigned = w * 2, tensor(5, 6)
+    assigned[0] = 7
+    same = computed.contiguous(), assigned.contiguous()
+    for x in (computed, assigned, computed, assigned):
+        f(x)
+    assert [t.tolist() for t in (*same, computed, assigned)] == [[2, 4], [7, 6], [4, 6], [9, 8]]
