@@ -113,6 +113,9 @@ def render_alu(e: Emit, u: UOp, src: list[str], lanes: int) -> str:
     if dtype.kind == "f":
         text = _FLOAT_BINARY.get(op)
         if text is not None:
+            if op is Ops.FDIV and lanes and not any(s.op is Ops.CONST for s in u.src):
+                # LLVM 22 takes lanes that are known to be 0 / 0 for 0 where a select follows; they are NaN
+                src = [src[0], e.call("arithmetic.fence", t, [(t, src[1])])]
             return e.value(f"{text} {t} {src[0]}, {src[1]}")
         found = _FLOAT_OTHER.get(op)
         if found is not None:
