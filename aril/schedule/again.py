@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from aril.ops import OpGroup, Ops
 from aril.schedule.fuse import OP_WEIGHT, is_contraction
 from aril.uop import UOp
+from aril.uop.pattern import Pat, Rules
+from aril.uop.rewrite import rewrite
 from aril.uop.shape import expand, permute, reduce, reshape
 
 AGAIN = "again"  # tag of what is computed again: (AGAIN, number of the sum)
@@ -32,15 +35,19 @@ def sum_known_products(sink: UOp) -> UOp:
     ``REDUCE(a_e * o_e, ADD, e)``. So the gradient of attention knows what the weights of a row have in common (the sum
     of each times its gradient) without going over them. A divisor that is the same all along the sum divides it once.
     """
-    order = sink.toposort()
-    products = {u.src[0]: u for u in order if _sums_products(u)}
+    products = {u.src[0]: u for u in sink.toposort() if _sums_products(u)}
     done: dict[UOp, UOp] = {}
-    for u in order:
-        new = u.with_src(tuple([done[s] for s in u.src])) if u.src else u
-        if u.op is Ops.REDUCE and u.arg[0] is Ops.ADD and u.dtype.kind == "f" and u.src[0] not in products:
-            new = _from_known(u, products, done) or new
-        done[u] = new
-    return done[sink]
+    return rewrite(sink, _KNOWN_PRODUCTS, (products, done), once=True, done=done)
+
+
+def _known_product(ctx: tuple[dict[UOp, UOp], dict[UOp, UOp]], old: UOp) -> UOp | None:
+    products, done = ctx
+    if old.arg[0] is not Ops.ADD or old.dtype.kind != "f" or old.src[0] in products:
+        return None
+    return _from_known(old, products, done)
+
+
+_KNOWN_PRODUCTS = Rules([(Pat(Ops.REDUCE), _known_product)], name="sum known products")
 
 
 def _sums_products(u: UOp) -> bool:
@@ -125,14 +132,28 @@ def compute_scores_again(sink: UOp) -> UOp:
     rows = frozenset().union(*[f.rows for f in again.values()])
     # what a row sums up is read again by what follows: an exponential is computed once
     stored = rows | {r.src[0] for r in rows if OP_WEIGHT.get(r.src[0].op, 1.0) >= STORED_WEIGHT}
+    own = {u: f for u, f in again.items() if any(first[s] is not u for s in f.scores)}
+    numbers = {u: i for i, u in enumerate(order) if u in own}
     done: dict[UOp, UOp] = {}
-    for number, u in enumerate(order):
-        if u in again and any(first[s] is not u for s in again[u].scores):
-            done[u] = _with_own_scores(u, again[u], done, (AGAIN, number))
-        else:
-            new = u.with_src(tuple([done[s] for s in u.src])) if u.src else u
-            done[u] = UOp(Ops.CONTIGUOUS, (new,)) if u in stored else new
-    return done[sink]
+    return rewrite(sink, _SCORES_AGAIN, _Again(own, numbers, stored, done), once=True, done=done)
+
+
+class _Again(NamedTuple):
+    """What `compute_scores_again` found: sums that get scores of their own, their numbers, and what is stored."""
+
+    own: dict[UOp, _Sum]
+    numbers: dict[UOp, int]
+    stored: frozenset[UOp]
+    done: dict[UOp, UOp]
+
+
+def _again(ctx: _Again, u: UOp, old: UOp) -> UOp | None:
+    if old in ctx.own:
+        return _with_own_scores(old, ctx.own[old], ctx.done, (AGAIN, ctx.numbers[old]))
+    return UOp(Ops.CONTIGUOUS, (u,)) if old in ctx.stored else None
+
+
+_SCORES_AGAIN = Rules([(Pat(name="u"), _again)], name="compute scores again")
 
 
 def _firsts(order: dict[UOp, None], sums: dict[UOp, _Sum]) -> dict[UOp, UOp]:
