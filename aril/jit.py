@@ -133,7 +133,7 @@ class Jit(Generic[P, R]):
             with self.lock:
                 if signature != self.captured.signature:
                     raise JitError(difference(_place_of(self.function), self.captured.signature, signature))
-                if any(c.written_inputs for c in (self.captured, *self.others)):
+                if any(c.writes_arguments for c in (self.captured, *self.others)):
                     own_memory(tensors)
                 for c in (self.captured, *self.others):
                     given = self._given(c, tensors)

@@ -94,6 +94,11 @@ class Captured:
         """Whether the batch writes to memory of its inputs or of what it reaches."""
         return bool(self.state or self.written_inputs)
 
+    @property
+    def writes_arguments(self) -> bool:
+        """Whether the batch may write to memory of its inputs: as theirs, or as that of what it reaches."""
+        return bool(self.written_inputs or self.state and self.sharing is not None and self.sharing.bound)
+
     def meeting(self, places: Sequence[Buffer]) -> int | None:
         """The number of an entry whose memory the batch writes by another name, so that it knows no order between the
         two. `places` is the memory of the entries."""

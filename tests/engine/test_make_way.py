@@ -173,6 +173,22 @@ def test_a_lazy_argument_is_written_apart_where_the_first_capture_wrote_none():
     assert w.tolist() == [1, 2] and same.tolist() == [2, 3]
 
 
+def test_a_lazy_argument_is_written_apart_from_what_the_function_reaches():
+    s = tensor(1, 2)
+    given = [s]
+
+    def add(v):
+        assert given
+        v.assign(v + 1)
+
+    f = jit(add)
+    f(tensor(0, 0))
+    f(s)  # captured: the argument is what the function reaches
+    same = s.contiguous()
+    f(same)
+    assert s.tolist() == [2, 3] and same.tolist() == [3, 4]
+
+
 def test_lazy_values_that_move_what_a_lazy_argument_holds_keep_it():
     f = jit(lambda v: v.assign(v + 1).sum())
     for _ in range(3):
