@@ -18,7 +18,7 @@ from aril.codegen.bypass import LINE
 from aril.codegen.chunks import chunk_output
 from aril.codegen.columns import plan_columns, rows_at_once
 from aril.codegen.contraction import plan_contraction
-from aril.codegen.order import forget
+from aril.codegen.order import bounding, forget
 from aril.codegen.panels import COSTLY, Keep, kept
 from aril.codegen.plan import Plan
 from aril.codegen.prefetch import fetch_picked, fetch_rows
@@ -133,7 +133,7 @@ def _is_plain(nest: Nest) -> bool:
     # a GLOBAL loop around the whole nest stands still (see `attention`)
     own = set(nest.effect.src[1:]) if nest.effect.op is Ops.END else set()
     kinds = {r.arg.kind for r in nest.nodes if r.op is Ops.RANGE and (r in own or r.arg.kind is not AxisType.GLOBAL)}
-    return kinds <= {AxisType.LOOP, AxisType.REDUCE}
+    return kinds <= {AxisType.LOOP, AxisType.REDUCE} and not own & bounding(nest.effect)
 
 
 def merge_loops(plan: Plan) -> None:

@@ -33,6 +33,11 @@ def nodes_around(sink: UOp, loop: UOp) -> list[UOp]:
     return [u for effect in sink.src if loop in loops_in(effect) for u in nodes_of(effect)]
 
 
+def bounding(root: UOp) -> set[UOp]:
+    """The loops that say how long others of a kernel are."""
+    return {s for r in nodes_of(root) if r.op is Ops.RANGE for s in r.src[0].ranges}
+
+
 def forget() -> None:
     """Let go of the nodes: the steps of a kernel are chosen."""
     nodes_of.cache_clear()

@@ -13,7 +13,7 @@ from typing import ClassVar
 from aril.codegen.accumulate import substitute_live
 from aril.codegen.affine import LINEAR_OPS, Linear, add, linear, mul
 from aril.codegen.combines import joined, taken
-from aril.codegen.order import loops_in, nodes_around, nodes_of
+from aril.codegen.order import bounding, loops_in, nodes_around, nodes_of
 from aril.dtype import dtypes
 from aril.ops import Ops
 from aril.uop.args import AxisType, RangeArg
@@ -120,6 +120,7 @@ class Split(Step):
         if self.tail == "exact":
             self.need(n is not None, f"loop {self.id} has no constant length; use tail='peel'")
             self.need(False, f"{n} turns do not divide by {f}; use tail='peel' or 'overlap'")
+        self.need(loop not in bounding(sink), f"loop {self.id} says how long another is, so it has no parts of its own")
         if self.tail == "overlap":
             return self._overlap(sink, loop)
         if self.tail == "ragged":
@@ -353,6 +354,7 @@ class Retype(Step):
             end.op is not Ops.CONST or end.arg <= self.most,
             f"{end.arg} turns are more than {self.most}: split it first",
         )
+        self.need(loop not in bounding(sink), f"loop {self.id} says how long another is: its turns do not go together")
         for u in nodes_around(sink, loop):
             kept = u.op is Ops.STORE and u.src[0].src[0].base.op is Ops.BUFFER and loop in u.ranges
             self.need(

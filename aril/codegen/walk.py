@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from aril.codegen.affine import linear, split_gate
 from aril.codegen.analysis import is_constant, length
+from aril.codegen.order import bounding
 from aril.codegen.plan import Plan
 from aril.codegen.steps import Id, Split, Vectorize
 from aril.ops import Ops
@@ -44,7 +45,7 @@ def plan_walk(plan: Plan) -> None:
         width = max(2, plan.renderer.vector_bytes // store.src[0].dtype.itemsize)
         form = linear(split_gate(store.src[0].src[1])[0], {})
         for r in [r for r in form.terms if r.op is Ops.RANGE and r.arg.kind is AxisType.LOOP and length(r) >= 4]:
-            if form.coefficient(r) == 1:
+            if form.coefficient(r) == 1 and r not in bounding(plan.sink):
                 _vectorise(plan, r.arg.id, width)
 
 

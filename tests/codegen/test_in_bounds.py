@@ -132,7 +132,8 @@ def test_a_loop_that_a_condition_enters_is_under_that_condition():
     i = b.Build().loop(12)
     turn = UOp.range(UOp(Ops.WHERE, (b.alu(Ops.CMPLT, i, 8), b.num(1), b.num(0))), 7)
     effect = UOp.param(0, dtypes.float32, 8).after(turn).index(i).store(UOp.const(dtypes.float32, 1.0))
-    assert is_proved(b.sink(effect.end(turn).end(i)), 2)
+    with Context(SPEC=2):  # whatever steps were taken
+        assert is_proved(b.sink(effect.end(turn).end(i)), 2)
 
 
 def test_variables_stand_for_every_value_they_may_have():

@@ -22,6 +22,7 @@ from aril.codegen.steps import (
     loops_of,
 )  # fmt: skip
 from aril.config import Context
+from aril.dtype import dtypes
 from aril.ops import Ops
 from aril.uop.args import AxisType, KernelInfo
 from aril.uop.node import UOp
@@ -143,6 +144,15 @@ def test_a_constant_length_is_asked_for() -> None:
         Split((0,), 16).apply(b.symbolic_scale(100, 5).sink)
     with pytest.raises(StepError, match="no constant length"):
         Vectorize((0,)).apply(b.symbolic_scale(100, 5).sink)
+
+
+@pytest.mark.parametrize("step", [Vectorize((0,)), Upcast((0,)), Split((0,), 3, "peel")])
+def test_loops_that_say_how_long_others_are_stay_whole(step: Step) -> None:
+    i = UOp.range(8, 0)
+    j = UOp.range(i, 1)
+    effect = UOp.param(0, "float32", 16).index(b.alu(Ops.ADD, i, j)).store(UOp.const(dtypes.float32, 1.0))
+    with pytest.raises(StepError, match="says how long another is"):
+        step.apply(b.sink(effect.end(j).end(i)))
 
 
 def test_merging_loops_that_move_together() -> None:
