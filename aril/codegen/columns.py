@@ -148,7 +148,7 @@ def rows_at_once(plan: Plan, index: int, along: UOp) -> int:
     (a matrix by a vector); how many, 0 for none.
 
     A row by itself reads the whole vector, which the matrix has pushed out of the first-level cache meanwhile, and
-    memory has one stream to fetch ahead.
+    memory has one stream to fetch ahead. Taken ahead of chunks, which are whole turns of so many rows then.
     """
     nest = plan.nest(index)
     loads = [a for a in nest.accesses if not a.is_store and along in a.loops]

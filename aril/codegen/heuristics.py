@@ -195,6 +195,8 @@ def _plan_generic(plan: Plan, index: int, shared: bool) -> None:
     lane, inner = _choose_lanes(nest, widths)
     _keep_row(plan, nest, lane, inner)
     tile = None if lane is None else _tile_rows(plan, index, lane, widths[lane])
+    costly = {loop: _costly_copies(plan, nest, loop, widths[loop]) for loop in inner}
+    rows = 0 if lane is not None or len(inner) != 1 or costly[inner[0]] else rows_at_once(plan, index, inner[0])
     nest = plan.nest(index)
     if shared:
         _chunk(plan, nest, lane, tile)
@@ -206,9 +208,7 @@ def _plan_generic(plan: Plan, index: int, shared: bool) -> None:
         _vectorise_output(plan, index, plan.find(plan.nest(index).loops, lane.arg.id), width, tile)
     _unroll_short(plan, nest, [r.arg.id for r in inner])
     for loop in inner:
-        costly = _costly_copies(plan, nest, loop, widths[loop])
-        rows = 0 if lane is not None or costly else rows_at_once(plan, index, loop)
-        copies = costly or (max(1, plan.renderer.vector_registers // 2 // rows) if rows else 4)
+        copies = costly[loop] or (max(1, plan.renderer.vector_registers // 2 // rows) if rows else 4)
         vectorise_reduction(plan, loop.arg.id, widths[loop], copies)
     if inner:
         fetch_rows(plan)

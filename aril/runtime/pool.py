@@ -1,9 +1,10 @@
 """The native worker pool: threads that start once and walk batches of kernels together with the calling thread.
 
 In comes the address of a batch (`pool_ir.py` says how it looks, `pool_ring.py` writes it); out goes the work, done. A
-batch is one native call, without the GIL. Participants take a record's chunks from its atomic counter and wait only for
-the records whose memory it needs: they spin a bounded time, giving way to others, then sleep on a futex. A chunk never
-knows who runs it, so results do not depend on the number of workers. `pool_ir.py` and `pool_walk.py` are the loop.
+batch is one native call, without the GIL. Participants take a record's chunks by its atomic counter, from the front or
+from the back, and wait only for the records whose memory it needs: they spin a bounded time, giving way to others, then
+sleep on a futex. A chunk never knows who runs it, so results do not depend on the number of workers. `pool_ir.py` and
+`pool_walk.py` are the loop.
 """
 
 from __future__ import annotations

@@ -25,11 +25,12 @@ Q_FIRST, Q_END, Q_HOME = 0, 8, 16
 # A record, 64 bytes. It may start when the R_LEFT of all records in its list of waits (addresses) are 0.
 RECORD_BYTES = 64
 R_FN, R_ARGS, R_CHUNKS, R_WAITS, R_WAIT_COUNT = 0, 8, 16, 24, 32
-R_NEXT = 40  # i64: the next chunk to hand out
+R_NEXT = 40  # i64: how many chunks were handed out from the front; in its upper half, how many from the back
 R_LEFT = (
     48  # i64: chunks not done yet (1 where there are none to do), and ASLEEP where somebody sleeps until there are none
 )
 _ASLEEP = 1 << 62
+BACK_SHIFT = 32  # bits of R_NEXT that count from the front
 
 # A worker that fell asleep this often in a row before it was called stops lingering, but tries again now and then: a
 # process that calls seldom burns no time, and one that calls in a loop is found out.
@@ -374,6 +375,8 @@ def pool_ir(arch: str) -> str:
         "ALLOWED_BITS": 8 * pool_places.ALLOWED_BYTES,
         "ALLOWED_WORDS": pool_places.ALLOWED_BYTES // 8,
         "ASLEEP": _ASLEEP,
+        "BACK_UNIT": 1 << BACK_SHIFT,
+        "FRONT_MASK": (1 << BACK_SHIFT) - 1,
         "YIELD_MASK": _YIELD - 1,
         "COUNT_MASK": _ASLEEP - 1,
         "ONE_QUEUE": QUEUES + QUEUE_BYTES,

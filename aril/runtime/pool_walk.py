@@ -67,6 +67,14 @@ out:
   ret i1 %r
 }
 
+; How many chunks of a record are given out: those from the front and those from the back.
+define internal i64 @given(i64 %next) alwaysinline {
+  %front = and i64 %next, {FRONT_MASK}
+  %back = lshr i64 %next, {BACK_SHIFT}
+  %sum = add i64 %front, %back
+  ret i64 %sum
+}
+
 ; Count %n chunks of a record as done, and wake those who sleep until it is.
 define internal void @finish(ptr %pool, ptr %rec, i64 %n) {
 entry:
@@ -134,6 +142,8 @@ done:
 ; a queue records start in order, as soon as what they wait for is done, whoever has chunks of earlier ones in hand.
 ; Records of one chunk are run by the queue's own participant: handing them around would cost more than they do. The
 ; calling thread takes them too when it has had nothing else to do for a while, so that a worker may be late.
+; Of a record of several chunks, even participants take the first that is left, odd ones the last: in the next call, or
+; in the next kernel over the same memory, each finds most of its part in its own core's cache.
 define internal void @walk(ptr %pool, i64 %index, i64 %members) noinline {
 entry:
   %batchp = getelementptr i8, ptr %pool, i64 {BATCH}
@@ -150,6 +160,9 @@ entry:
   %lingerp = getelementptr i8, ptr %pool, i64 {LINGER}
   %limit = load i32, ptr %lingerp, align 4
   %caller = icmp eq i64 %index, 0
+  %parity = and i64 %index, 1
+  %backward = icmp eq i64 %parity, 1
+  %unit = select i1 %backward, i64 {BACK_UNIT}, i64 1
   %twice = shl i64 %queues, 1
   %cursors = alloca ptr, i64 %queues, align 8
   br label %init
@@ -249,7 +262,8 @@ stolen:
 peek:
   ; a look before the write: a late worker passes finished records without taking their lines from others
   %seen = load atomic i64, ptr %nextp monotonic, align 8
-  %over = icmp uge i64 %seen, %chunks
+  %seenall = call i64 @given(i64 %seen)
+  %over = icmp uge i64 %seenall, %chunks
   br i1 %over, label %skip, label %check
 check:
   %mready = call i1 @is_ready(ptr %rec, i1 %ask)
@@ -257,13 +271,19 @@ check:
 shared:
   %fn = load ptr, ptr %rec, align 8
   %args = load ptr, ptr %argsp, align 8
+  %last = sub i64 %chunks, 1
   br label %take
 take:
   %did = phi i64 [0, %shared], [%did1, %run]
-  %c = atomicrmw add ptr %nextp, i64 1 monotonic
-  %got = icmp ult i64 %c, %chunks
+  %next = atomicrmw add ptr %nextp, i64 %unit monotonic
+  %spoken = call i64 @given(i64 %next)
+  %got = icmp ult i64 %spoken, %chunks
   br i1 %got, label %run, label %counted
 run:
+  %ahead = and i64 %next, {FRONT_MASK}
+  %behind = lshr i64 %next, {BACK_SHIFT}
+  %fromlast = sub i64 %last, %behind
+  %c = select i1 %backward, i64 %fromlast, i64 %ahead
   call void %fn(ptr %args, i64 %c, ptr %scratch)
   %did1 = add i64 %did, 1
   br label %take

@@ -361,6 +361,18 @@ def test_rows_of_a_matrix_share_the_vector(target: str, vectors: int, rows: int)
     assert plan.stopped == ""
 
 
+@pytest.mark.parametrize("target", ["wide", "avx2"])
+@pytest.mark.parametrize(("rows", "cols"), [(287, 2081), (1621, 1196), (2000, 1500)])
+def test_chunks_of_a_matrix_by_a_vector_are_whole_turns_of_rows(target: str, rows: int, cols: int) -> None:
+    """A chunk of 17 rows, 8 at once, did 24."""
+    plan = plan_of(b.matvec(rows, cols), target)
+    assert any(s.ids for s in plan.steps if isinstance(s, Chunk))
+    kinds = [type(s) for s in plan.steps]
+    assert kinds.index(Upcast) < kinds.index(Chunk)
+    assert not [s for s in plan.steps if isinstance(s, Split) and s.tail == "repeat"]
+    run_all(b.matvec(rows, cols), target, interpret=False)
+
+
 @pytest.mark.parametrize("target", ["wide", "avx2", "narrow"])
 @pytest.mark.parametrize(("rows", "cols"), [(5, 1100), (13, 1030), (1001, 1024), (300, 2049)])
 def test_matrix_by_vector(target: str, rows: int, cols: int) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import itertools
 import mmap
 import os
 import random
@@ -20,7 +21,7 @@ from aril.runtime.llvm import compile_ir
 from aril.runtime.pool import Pool, copy_function, shared_pool
 from aril.runtime.pool_ir import COPY_BYTES, QUEUE_BYTES, QUEUES, R_LEFT, RECORD_BYTES, pool_ir
 from aril.runtime.target import generic_target
-from tests.runtime.kernels import ADD, SCRATCH, TOTAL, kernel
+from tests.runtime.kernels import ADD, OWNER, SCRATCH, TOTAL, kernel
 
 N = 256
 
@@ -236,6 +237,22 @@ def test_each_worker_has_aligned_scratch_of_its_own(threads):
         for _ in range(20):
             pool.run_one(program.address, program.pack_args([where]), 64)
             assert list(out) == [1024 * i for i in range(64)]
+
+
+def test_two_threads_take_chunks_from_both_ends():
+    """So that each finds its part of the memory in its own core's cache at the next call."""
+    program = Device["CPU"].load(kernel(OWNER, "owner", 1, scratch_bytes=64))
+    with pool_of(2) as pool:
+        pool.ensure_scratch(64)
+        out, where = ints(64)
+        met = 0
+        for _ in range(20):
+            pool.run_one(program.address, program.pack_args([where]), 64)
+            owners = list(out)
+            changes = sum(a != b for a, b in itertools.pairwise(owners))
+            assert changes == len(set(owners)) - 1
+            met += changes
+        assert met > 0
 
 
 def test_several_python_threads_may_launch(add):
