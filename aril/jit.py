@@ -36,7 +36,7 @@ from aril.ops import OpGroup, Ops
 from aril.schedule.shard import Layout, layout_of, memory_of
 from aril.tensor import Tensor
 from aril.tensor_alive import alive, is_storage_view, place_of, set_node
-from aril.tensor_memory import own_memory, renew, set_apart
+from aril.tensor_memory import own_memory, realize, renew, set_apart
 from aril.uop import UOp
 from aril.uop.order import toposort
 
@@ -178,6 +178,12 @@ class Jit(Generic[P, R]):
                 if left:
                     left[0].realize(*left[1:])
                 own_memory(results)  # no two results of a replay show one value in one memory, nor what is reached
+        except BaseException:  # what was assigned to the arguments before stays, as without a capture
+            local.capture = noted.assignments = None
+            realize(inside)
+            renew(given.buffers)
+            given.put_back(range(len(given.buffers)))
+            raise
         finally:
             local.capture = noted.assignments = None
         self._refuse_rebinding(capture, before)

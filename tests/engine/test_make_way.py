@@ -200,3 +200,34 @@ def test_lazy_values_that_move_what_a_lazy_argument_holds_keep_it():
     for x in (computed, assigned, computed, assigned):
         f(x)
     assert [t.tolist() for t in (*same, computed, assigned)] == [[2, 4], [7, 6], [4, 6], [9, 8]]
+
+
+@pytest.mark.parametrize("computed", [False, True])
+@pytest.mark.parametrize("view", [False, True])
+def test_what_a_capture_assigned_before_an_error_stays(computed, view):
+    fails: list[bool] = []
+
+    def add(v):
+        v.assign(v + 1)
+        if computed:
+            v.realize()
+        if fails:
+            raise KeyError("the rest is missing")
+        return v * 1
+
+    f = jit(add)
+    whole = tensor(1, 2, 5, 6)
+    x = whole[1:3] if view else whole
+    want = whole.numpy().copy()
+    f(x)
+    before = x + 1
+    fails.append(True)
+    with pytest.raises(KeyError):
+        f(x)  # captured
+    want[slice(1, 3) if view else slice(None)] += 2
+    assert whole.tolist() == want.tolist() and before.tolist() == x.tolist()
+    fails.clear()
+    for _ in range(3):
+        f(x)
+    want[slice(1, 3) if view else slice(None)] += 3
+    assert whole.tolist() == want.tolist()
