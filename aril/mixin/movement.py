@@ -45,11 +45,11 @@ class MovementMixin(OperatorMixin):
             new = tuple([rest if isinstance(d, int) and d == -1 else d for d in new])
         if new == old:
             return self
-        fixed = all(isinstance(d, int) for d in new + old)
-        if fixed and (dim_prod(new) != dim_prod(old) or any(d < 0 for d in new)):
+        have, want = [n if isinstance(n, int) else n._bound_dim() for n in (dim_prod(old), dim_prod(new))]
+        numbers = isinstance(have, int) and isinstance(want, int)
+        if numbers and have != want or any(isinstance(d, int) and d < 0 for d in new):
             raise ValueError(
-                f"reshape: shape {old} has {dim_prod(old)} elements, {new} would have {dim_prod(new)}; "
-                "the numbers must agree"
+                f"reshape: shape {old} has {have} elements, {new} would have {want}; the numbers must agree"
             )
         return self._reshape(new)
 

@@ -1,11 +1,13 @@
 """Variables as parts of axes: what their values must satisfy for a graph to read and write elements that exist.
 
-In: a tensor graph. Out: a `Limit` for each part of an axis that the bounds of its variables do not keep inside.
+In: a tensor graph. Out: a `Limit` for each part of an axis that the bounds of its variables do not keep inside, and two
+for each reshape whose numbers of elements are not known to agree.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 from typing import NamedTuple
 
 from aril.dtype import dtypes
@@ -39,6 +41,10 @@ def limits(graph: UOp) -> tuple[Limit, ...]:
     """The limits of a graph of tensor form over unbound variables, each once."""
     found: dict[Limit, None] = {}
     for u in graph.toposort():
+        if u.op is Ops.RESHAPE and any(isinstance(d, UOp) for d in u.shape + u.src[0].shape):
+            have, want = [_expr(prod(d)) for d in (u.src[0].shape, u.shape)]
+            if have is not want:  # as many elements: neither has more
+                found |= {Limit(_expr(0), want, have): None, Limit(_expr(0), have, want): None}
         if u.op is not Ops.SHRINK or len(u.src) < 2:  # a part in numbers was checked when it was made
             continue
         for (start, length), d in zip(movement_arg(u), u.src[0].shape, strict=True):

@@ -176,6 +176,23 @@ def test_a_part_beyond_its_axis_is_refused_with_the_values_that_make_it_so():
     assert x[-2 : n.bind(9)].tolist() == [8] and x[n.bind(7) : -1].tolist() == [7, 8]
 
 
+def test_a_reshape_has_as_many_elements_as_the_values_say():
+    """It read on in memory behind the buffer, or left elements out."""
+    n = Variable("n", 1, 8)
+    x = Tensor(np.arange(100, dtype=np.float32).reshape(10, 10)).realize()
+    rows = x[: n.bind(5) + 2]
+    assert rows.reshape(7, 2, 5).tolist() == np.arange(70).reshape(7, 2, 5).tolist()
+    for shape, count in (((40, 10), 400), ((3, 7), 21), ((n.bind(5), 10), 50)):
+        with pytest.raises(ValueError, match=f"has 70 elements, .* would have {count}; the numbers must agree"):
+            rows.reshape(*shape)
+    fixed = jit(lambda x, i: x[: i + 2].reshape(7, 10).sum().realize())
+    for _ in range(3):
+        assert fixed(x, n.bind(5)).item() == 70 * 69 / 2
+    for i, message in ((3, r"0 to 70 \(excluded\) of an axis of 50"), (8, r"0 to 100 \(excluded\) of an axis of 70")):
+        with pytest.raises(IndexError, match=message):
+            fixed(x, n.bind(i))
+
+
 def test_an_assignment_beyond_its_axis_writes_nothing():
     n = Variable("n", 0, 10)
     around = Tensor(np.zeros(12, np.float32)).realize()
