@@ -21,7 +21,8 @@ STRIPS = 8  # strips of rows there should be, for threads to share
 _STORE = 4.0  # cycles for a line that a tile stores in part
 _WIDEN = 3.0  # cycles to widen a number and broadcast it, for those that a broadcasting load does not widen
 _GATHER = 2.0  # cycles to bring two numbers together
-_GATE = 3.0  # cycles of the conditions of a vector's load; those of a number are predicted
+_GATE = 3.0  # cycles of the conditions of a vector's load
+_BRANCH = 1.0  # cycles of the conditions of a number: they are predicted, but take instructions
 _MASK = 0.5  # of lanes that are left out
 _FETCH = 24.0  # cycles for a line whose neighbours in time lie in other pages
 
@@ -126,7 +127,7 @@ def score(
         staging += x.fill * accumulators * tile.lanes
         gate = _GATE if x.access.gated else 0.0
         if not x.uses(lane):
-            loads += count * _broadcast_cost(x, tile)
+            loads += count * (_broadcast_cost(x, tile) + (_BRANCH if x.access.gated else 0.0))
             if _is_scattered(x, own) or x.is_loose:
                 tiles = _strip_tiles(plan, nest, x, own, tile)
                 if tiles is not None and strip is None:

@@ -88,7 +88,9 @@ def sliding(a: Access, nest: Nest, own: tuple[UOp, ...]) -> Sliding | None:
     axes: list[Axis] = []
     for k in own:
         found = [axis_of(a.address.src[1], o, k) for o in nest.loops if k in a.loops and o in a.loops]
-        axis = next((x for x in found if x is not None and x.o not in [y.o for y in axes]), None)
+        # where terms of neighbours do not overlap (channels of groups) only the remainders of memory gain
+        fit = [x for x in found if x is not None and (x.step < length(k) or abs(x.unit) == 1)]
+        axis = next((x for x in fit if x.o not in [y.o for y in axes]), None)
         if axis is not None:
             axes.append(axis)
     axes.sort(key=lambda x: -abs(x.unit))

@@ -216,8 +216,8 @@ def matvec(m: int, k: int, transposed: bool = False) -> Kernel:
 
 
 def windows(x: np.ndarray, kh: int, kw: int) -> np.ndarray:
-    """(n, c, oy, ox, ky, kx) views of an image batch."""
-    return np.lib.stride_tricks.sliding_window_view(x, (kh, kw), axis=(2, 3))
+    """(..., oy, ox, ky, kx) views of an image batch."""
+    return np.lib.stride_tricks.sliding_window_view(x, (kh, kw), axis=(-2, -1))
 
 
 def conv(
@@ -325,6 +325,27 @@ def padded_depthwise(n: int, channels: int, size: int, k: int, step: int = 1, p:
         return [np.einsum("ncyxij,cij->ncyx", windows(padded, k, k)[:, :, ::step, ::step], w.astype(float))]
 
     return Kernel(sink(store(0, shape, [i, c, y, z], value)), [(0, np.zeros(shape, np.float32))], [x, w], expected)
+
+
+def padded_groups(n: int, groups: int, per: int, size: int, k: int, step: int, p: int = 1) -> Kernel:
+    """As `padded_depthwise` with `per` channels to a group, each of whose outputs sums over all of them."""
+    b = Build()
+    x, w = b.array(n, groups, per, size, size), b.array(groups, per, per, k, k)
+    out = (size + 2 * p - k) // step + 1
+    i, g, o, y, z = b.loops(n, groups, per, out, out)
+    c, ky, kx = b.loop(per, REDUCE), b.loop(k, REDUCE), b.loop(k, REDUCE)
+    rows, columns = add(mul(y, step), ky), add(mul(z, step), kx)
+    inside = [alu(Ops.AND, ge(r, p), UOp(Ops.CMPLT, (r, num(size + p)))) for r in (rows, columns)]
+    index = at(x.shape, i, g, c, add(rows, -p), add(columns, -p)).valid(alu(Ops.AND, *inside))
+    image = UOp.param(1, dtypes.float32, x.size).index(index).load(UOp.const(dtypes.float32, 0.0))
+    value = reduce(Ops.ADD, alu(Ops.MUL, image, load(2, w.shape, g, o, c, ky, kx)), c, ky, kx)
+    shape = (n, groups, per, out, out)
+
+    def expected() -> list[np.ndarray]:
+        padded = np.pad(x.astype(float), ((0, 0), (0, 0), (0, 0), (p, p), (p, p)))
+        return [np.einsum("ngcyxij,gocij->ngoyx", windows(padded, k, k)[..., ::step, ::step, :, :], w.astype(float))]
+
+    return Kernel(sink(store(0, shape, [i, g, o, y, z], value)), [(0, np.zeros(shape, np.float32))], [x, w], expected)
 
 
 def padded_copy(rows: int, cols: int, p: int) -> Kernel:

@@ -7,8 +7,9 @@ import re
 import pytest
 
 from aril.codegen import compile_kernel
-from aril.codegen.steps import Split, StepError, adds_zeros, loops_of
-from aril.codegen.windows import Window
+from aril.codegen.analysis import nest_of, reduce_loops_of
+from aril.codegen.steps import Split, StepError, Vectorize, adds_zeros, loops_of
+from aril.codegen.windows import Window, sliding
 from aril.renderer.llvm import LLVMRenderer
 from aril.runtime.llvm import compile_ir_to_asm
 from tests.codegen import build as b
@@ -73,6 +74,25 @@ def test_elements_of_one_remainder_lie_together_in_the_panel(step: int, k: int) 
     """Lanes that would be gathered with a step are loaded as vectors."""
     program = compile_kernel(b.padded_depthwise(8, 8, 56, k, step).sink, renderer("avx2"))
     assert any(isinstance(s, Window) for s in program.applied)
+
+
+def test_a_panel_holds_the_channels_of_one_group() -> None:
+    """Four channels a group move like a window of four by steps of four, but do not overlap."""
+    kernel = b.padded_groups(2, 8, 4, 28, 3, 2)
+    nest = nest_of(kernel.sink.src[0])
+    (image,) = [a for a in nest.accesses if a.gated]
+    found = sliding(image, nest, reduce_loops_of(nest.reduces[0]))
+    assert found is not None and found.size == 4 * 29 * 29
+    assert (found.pairs, found.others) == ((((3,), (6,)), ((4,), (7,))), ((5,),))
+    run_all(kernel, "wide", interpret=False)
+
+
+@pytest.mark.parametrize("target", ["wide", "avx2"])
+def test_conditions_of_broadcast_numbers_count(target: str) -> None:
+    """Lanes go along a row, not along four channels that each ask for numbers behind conditions."""
+    applied = compile_kernel(b.padded_groups(16, 32, 4, 28, 3, 2).sink, renderer(target)).applied
+    (lanes,) = [s.id for s in applied if isinstance(s, Vectorize)]
+    assert lanes[0] == 4
 
 
 @pytest.mark.parametrize("columns", [7, 13, 43])
