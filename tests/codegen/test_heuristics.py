@@ -415,3 +415,10 @@ def test_chunks_of_products_are_many_enough_to_end_together(target: str, m: int,
     loops = loops_of(plan.sink)
     count = prod([int(loops[i].src[0].arg) for s in chunks for i in s.ids])
     assert 12 <= count <= m * k * n / 20_000
+
+
+@pytest.mark.parametrize("target", ["wide", "avx2"])
+def test_threads_share_products_of_a_million_terms(target: str) -> None:
+    """They take over 20 microseconds of one core, whichever vectors it has."""
+    assert len(steps(b.matmul(16, 512, 128, "nt"), Chunk, target)) == 1
+    assert steps(b.matmul(8, 256, 64, "nt"), Chunk, target) == []
