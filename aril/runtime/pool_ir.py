@@ -240,6 +240,7 @@ anext:
   br label %arec
 
 publish:
+  call void @make_way(ptr %pool)
   %state = getelementptr i8, ptr %pool, i64 {STATE}
   %o1 = atomicrmw or ptr %state, i32 {OPEN} seq_cst
   %generation = getelementptr i8, ptr %pool, i64 {GENERATION}
@@ -249,7 +250,6 @@ publish:
   %any = icmp ne i32 %asleep, 0
   br i1 %any, label %wake, label %work
 wake:
-  call void @make_way(ptr %pool)
   call void @futex_wake(ptr %generation)
   br label %work
 work:

@@ -2,7 +2,8 @@
 
 The kernel wakes a thread on the waker's own CPU where all others look busy, and another library's threads that spin
 for work make them look so. A worker there waits until the caller sleeps: all chunks are done by one thread. So the
-caller, when it wakes sleepers, first takes its CPU from the workers' affinity, if it moved since the last time.
+caller, before it shares a batch, takes its CPU from the workers' affinity, if it moved since the last time. That holds
+of workers that spin, too: the kernel takes tens of milliseconds to part a caller that it moved to a worker's CPU.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ one:
   %young = icmp eq i32 %tid, 0
   br i1 %young, label %later, label %set
 later:
-  store i32 -1, ptr %lastp, align 4  ; it is told at the next wake
+  store i32 -1, ptr %lastp, align 4  ; it is told at the next batch
   br label %next
 set:
   %r = call i64 (i64, ...) @syscall(i64 {SETAFFINITY}, i32 %tid, i64 {ALLOWED_BYTES}, ptr %mask)

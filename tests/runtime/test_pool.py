@@ -330,8 +330,11 @@ def test_workers_of_an_idle_process_sleep_and_soon_stop_waiting_awake(add, long_
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs to choose from")
-def test_workers_leave_the_callers_cpu_alone(add):
-    """Else the system may wake them there, behind the caller, for as long as other threads spin on the other CPUs."""
+@pytest.mark.parametrize("idle_s", [0.2, 0.0])  # far longer than a worker spins; while it does
+def test_workers_leave_the_callers_cpu_alone(add, long_waits, idle_s):
+    """Else the system may wake them there, behind the caller, for as long as other threads spin on the other CPUs, and
+    a caller moved to where a worker spins would do all the work until the system parts them.
+    """
     cpus = os.sched_getaffinity(0)
     with pool_of(2) as pool:
         data, address = ints(8)
@@ -339,7 +342,7 @@ def test_workers_leave_the_callers_cpu_alone(add):
         try:
             for turn, cpu in enumerate([*sorted(cpus)[:2], min(cpus)], start=1):
                 os.sched_setaffinity(0, {cpu})
-                time.sleep(0.05)  # far longer than a worker spins
+                time.sleep(idle_s)
                 pool.run_one(add.address, add.pack_args([address], [1]), 8)
                 assert list(data) == [turn] * 8
                 assert os.sched_getaffinity(ctypes.c_int32.from_address(worker).value) == cpus - {cpu}
