@@ -122,9 +122,7 @@ def realize(tensors: Iterable[Tensor], compute: Any = None) -> None:
             bottom = bottom_of(new)
             if bottom in fresh:
                 fresh.discard(bottom)
-            elif (
-                bottom.op is Ops.BUFFER
-            ):  # memory of another tensor: that of one computed alike, or what this one moves
+            elif bottom.op is Ops.BUFFER:  # another tensor's memory: of one computed alike, or of what this one moves
                 twin = alias(bottom)
                 new = new.substitute({bottom: twin})
                 make_twin(bottom, twin)

@@ -122,9 +122,9 @@ class _Expander:
         op = u.op
         if op is Ops.RANGE:
             if u.arg.kind is AxisType.VECTOR:
-                return UOp.vector(*[_int(i) for i in range(_length(u))]) if _length(u) > 1 else _int(0)
+                return UOp.vector(*[UOp.integer(i) for i in range(_length(u))]) if _length(u) > 1 else UOp.integer(0)
             if u.arg.kind in _COPIES:
-                return _int(turn[u])
+                return UOp.integer(turn[u])
             return u.with_src(tuple([self._at(s, turn) for s in u.src]))
         if op is Ops.INDEX and u in self.linears:
             return self._address(u, key, turn)
@@ -174,12 +174,12 @@ class _Expander:
         if lanes.step == 1:
             return lanes.contiguous(0, len(offsets))
         self.lanes[u, key] = lanes
-        return target.index(UOp(Ops.ADD, (build_sum(scalars), UOp.vector(*[_int(i) for i in offsets]))))
+        return target.index(UOp(Ops.ADD, (build_sum(scalars), UOp.vector(*[UOp.integer(i) for i in offsets]))))
 
     def _gathered(self, u: UOp, target: UOp, turn: dict[UOp, int]) -> UOp:
         """An address whose lanes are computed."""
         form = self.linears[u]
-        index: UOp = _int(form.const)
+        index: UOp = UOp.integer(form.const)
         for atom, scale in form.terms.items():
             if (
                 atom.op is Ops.RANGE
@@ -187,7 +187,7 @@ class _Expander:
                 value = atom if is_loop(atom) else self._expand(atom, (), turn)
             else:
                 value = self._at(atom, turn)
-            index = UOp(Ops.ADD, (index, value if scale == 1 else UOp(Ops.MUL, (value, _int(scale)))))
+            index = UOp(Ops.ADD, (index, value if scale == 1 else UOp(Ops.MUL, (value, UOp.integer(scale)))))
         return target.index(index)
 
     def _offsets(
@@ -233,7 +233,7 @@ class _Expander:
         scalars: dict[UOp, int] = {}
         for value, scale in inner[0].items():
             exact = scale % by == 0
-            part = value if exact else simplify(UOp(Ops.FLOORDIV, (value, _int(by))))
+            part = value if exact else simplify(UOp(Ops.FLOORDIV, (value, UOp.integer(by))))
             scalars[part] = scalars.get(part, 0) + (scale // by if exact else scale)
         return scalars, tuple([o // by for o in inner[1]])
 
@@ -306,7 +306,7 @@ class _Expander:
                     left = max([p for p in places[:-1] if p <= i], default=places[0])
                     right = next((p for p in places if p > left), left + 1)
                     more = (known.get(right, known[left]) - known[left]) * (i - left) // (right - left)
-                    values.append(_int(known[left] + more))
+                    values.append(UOp.integer(known[left] + more))
                 return UOp(Ops.ADD, (build_sum(scalars), UOp.vector(*values)))
             return u.with_src(tuple([arranged(s) for s in u.src]))
 
@@ -512,7 +512,3 @@ def _length(loop: UOp) -> int:
     if end.op is not Ops.CONST:
         raise ValueError(f"{loop.arg.kind} loop {loop.arg.id} has no constant length: split it first")
     return int(end.arg)
-
-
-def _int(value: int) -> UOp:
-    return UOp.const(dtypes.weakint, value)

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from aril.codegen.accumulate import substitute_live
 from aril.codegen.affine import add, mul
 from aril.codegen.steps import replace_loops
-from aril.dtype import dtypes
 from aril.ops import Ops
 from aril.uop.args import AxisType
 from aril.uop.node import UOp
@@ -43,17 +42,21 @@ def launch(sink: UOp) -> UOp:
     if len(shares) == 1:
         return _without_empty_ends(replace_loops(sink, _parts(shares[0][0], index)))
     new: dict[UOp, UOp] = {}
-    start = _int(0)
+    start = UOp.integer(0)
     for (loops, nests), total in zip(shares, totals, strict=True):
         end = simplify(UOp(Ops.ADD, (start, total)))
         mine = simplify(
-            UOp(Ops.AND, (UOp(Ops.CMPLT, (UOp(Ops.ADD, (start, _int(-1))), index)), UOp(Ops.CMPLT, (index, end))))
+            UOp(
+                Ops.AND, (UOp(Ops.CMPLT, (UOp(Ops.ADD, (start, UOp.integer(-1))), index)), UOp(Ops.CMPLT, (index, end)))
+            )
         )
-        own = simplify(UOp(Ops.WHERE, (mine, add(index, mul(start, -1)), _int(0))))
+        own = simplify(UOp(Ops.WHERE, (mine, add(index, mul(start, -1)), UOp.integer(0))))
         mapping = _parts(loops, own)
         values = {r: v for r, (v, _) in mapping.items()}
         for nest in nests:
-            guard = UOp.range(UOp(Ops.WHERE, (mine, _int(1), _int(0))), (-1, len(new)), AxisType.LOOP)  # outermost
+            guard = UOp.range(
+                UOp(Ops.WHERE, (mine, UOp.integer(1), UOp.integer(0))), (-1, len(new)), AxisType.LOOP
+            )  # outermost
             own_loops = [s for s in nest.src[1:] if s not in mapping] if nest.op is Ops.END else []
             inner = (
                 UOp(Ops.END, (nest.src[0], *own_loops)) if own_loops else nest.src[0] if nest.op is Ops.END else nest
@@ -102,7 +105,7 @@ def _turns(nest: UOp) -> int:
 
 
 def _total(loops: Sequence[UOp]) -> UOp:
-    total = _int(1)
+    total = UOp.integer(1)
     for r in loops:
         total = simplify(mul(total, r.src[0]))
     return total
@@ -125,7 +128,3 @@ def _without_empty_ends(sink: UOp) -> UOp:
 
 
 _EMPTY_ENDS = Rules([(Pat(Ops.END, (V("effect"),)), lambda effect: effect)], name="empty ends")
-
-
-def _int(value: int) -> UOp:
-    return UOp.const(dtypes.weakint, value)

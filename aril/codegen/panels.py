@@ -11,7 +11,6 @@ from aril.codegen.accumulate import fresh_id, identity, substitute_live
 from aril.codegen.affine import add, linear, mul, split_gate
 from aril.codegen.analysis import length
 from aril.codegen.steps import Id, Step, operands_of, storages_of
-from aril.dtype import dtypes
 from aril.ops import Ops
 from aril.uop.args import AddrSpace, AxisType
 from aril.uop.node import UOp
@@ -55,7 +54,7 @@ class Stage(Step):
 
 def place_of(loops: list[UOp]) -> tuple[UOp, int]:
     """(row-major index over `loops`, number of elements); of a variable length, with room for the most turns."""
-    place: UOp = _int(0)
+    place: UOp = UOp.integer(0)
     size = 1
     for r in reversed(loops):
         place = add(mul(r, size), place)
@@ -102,7 +101,7 @@ def _copy_loops(load: UOp, loops: list[UOp], start: int) -> tuple[dict[UOp, UOp]
             closing.append(inside)
             value = add(mul(loop, tile), inside)
         # the whole group moves as its last loop does: the others stand still, and in the panel likewise
-        new.update({r: _int(0) for r in group[:-1]})
+        new.update({r: UOp.integer(0) for r in group[:-1]})
         new[last] = value
     for k, r in enumerate([r for r in loops if r not in plain]):
         row = lanes is None and gate is None and r is loops[-1] and form.coefficient(r) == 1
@@ -166,10 +165,6 @@ class Block(Step):
 def free_slot(sink: UOp) -> int:
     """A number that no panel of the kernel has."""
     return 1 + max([u.arg.slot for u in sink.toposort() if u.op is Ops.BUFFER], default=-1)
-
-
-def _int(value: int) -> UOp:
-    return UOp.const(dtypes.weakint, value)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,6 @@ from aril.codegen.order import nodes_of
 from aril.codegen.panels import COSTLY
 from aril.codegen.plan import Plan
 from aril.codegen.steps import Id, Step, StepError, operands_of
-from aril.dtype import dtypes
 from aril.ops import Ops
 from aril.uop.args import AxisType
 from aril.uop.node import UOp
@@ -51,16 +50,18 @@ class Prefetch(Step):
         size = load.dtype.itemsize
         form = linear(index, {})
         near = [r for r in index.ranges if r.arg.kind is AxisType.REDUCE and _bytes_a_turn(form, r, size) < LINE]
-        still = {r: _int(0) for r in (*near, *[r for r in index.ranges if r.arg.kind in _INSIDE]) if r is not loop}
+        still = {
+            r: UOp.integer(0) for r in (*near, *[r for r in index.ranges if r.arg.kind in _INSIDE]) if r is not loop
+        }
         spread = lines(form, size)
         self.need(len(spread) <= MOST, f"a turn touches {len(spread)} lines")
-        back = UOp(Ops.ADD, (mul(loop, -1), _int(-self.turns)))  # of two numbers the less is -max(-a, -b)
-        last = simplify(UOp(Ops.ADD, (mul(loop.src[0], -1), _int(1))))
+        back = UOp(Ops.ADD, (mul(loop, -1), UOp.integer(-self.turns)))  # of two numbers the less is -max(-a, -b)
+        last = simplify(UOp(Ops.ADD, (mul(loop.src[0], -1), UOp.integer(1))))
         there = mul(UOp(Ops.MAX, (back, last)), -1)
         ahead = substitute_live(index, {**still, loop: there})
         room = int(memory.arg.size) - 1 - int(ahead.vmax)  # below 0 where bounds do not tell
         asked = [
-            memory.index(ahead if b == 0 else UOp(Ops.ADD, (ahead, _int(b // size)))).load(hint="prefetch")
+            memory.index(ahead if b == 0 else UOp(Ops.ADD, (ahead, UOp.integer(b // size)))).load(hint="prefetch")
             for b in spread
             if b // size <= room or room < 0
         ]
@@ -71,7 +72,7 @@ def lines(form: Linear, size: int) -> list[int]:
     """How many bytes from the first each line lies that copies and lanes touch in one turn of the loops."""
     spread = [0]
     for r in sorted([r for r in form.terms if r.op is Ops.RANGE and r.arg.kind in _INSIDE], key=lambda r: r.arg.id):
-        reach = sorted({start + _bytes_a_turn(form, r, size) * i for start in spread for i in range(_length(r))})
+        reach = sorted({start + _bytes_a_turn(form, r, size) * i for start in spread for i in range(length(r))})
         spread = [b for i, b in enumerate(reach) if i == 0 or b // LINE != reach[i - 1] // LINE]
     return spread
 
@@ -101,14 +102,14 @@ def fetch_ahead(plan: Plan) -> None:
         own = [r for r in reduction.src[1:] if r.op is Ops.RANGE and r in steps]
         if not any(r.arg.kind is AxisType.REDUCE and steps[r] >= LINE for r in own):
             continue
-        outer = sorted([r for r in steps if r.arg.kind is AxisType.LOOP and _length(r) > 1], key=lambda r: r.arg.id)
+        outer = sorted([r for r in steps if r.arg.kind is AxisType.LOOP and length(r) > 1], key=lambda r: r.arg.id)
         loop = next((r for r in reversed(outer) if steps[r] >= LINE), outer[-1] if outer else None)
         if loop is None or not steps[loop]:
             continue
         inside = [r for r in steps if r.arg.kind is not AxisType.GLOBAL and (r not in outer or r.arg.id > loop.arg.id)]
-        turn = min(steps[loop], size * prod([_length(r) for r in inside])) if steps[loop] >= LINE else 0
+        turn = min(steps[loop], size * prod([length(r) for r in inside])) if steps[loop] >= LINE else 0
         near = [r for r in own if r.arg.kind is AxisType.UNROLL or steps[r] < LINE]
-        work = prod([_length(r) for r in {*reduction.ranges, *near} if r.arg.kind is AxisType.UPCAST or r in near])
+        work = prod([length(r) for r in {*reduction.ranges, *near} if r.arg.kind is AxisType.UPCAST or r in near])
         if turn <= plan.renderer.l2 // 2 and len(lines(form, size)) * WORK <= work:
             try:
                 plan.do(Prefetch(number, loop.arg.id, max(1, LINE // steps[loop])), "lines that lie apart")
@@ -132,10 +133,10 @@ def fetch_picked(plan: Plan) -> None:
         turns = sorted([r for r in picked if r.arg.kind is AxisType.LOOP], key=lambda r: r.arg.id)
         if not all(map(_is_constant, [*row, *turns])) or any(r.arg.kind is AxisType.REDUCE for r in row):
             continue
-        turns = [r for r in turns if _length(r) > 1]
+        turns = [r for r in turns if length(r) > 1]
         if not turns:
             continue
-        if ROW <= size * prod([_length(r) for r in row]) <= plan.renderer.l2 // 8:
+        if ROW <= size * prod([length(r) for r in row]) <= plan.renderer.l2 // 8:
             try:
                 plan.do(Prefetch(number, turns[-1].arg.id), "rows that positions name")
             except StepError:
@@ -173,17 +174,9 @@ def _row_loop(load: UOp, most: int) -> UOp | None:
     if gate is not None or not rows or not all(map(_is_constant, inside)):
         return None
     row = max(rows, key=lambda r: r.arg.id)
-    bytes_ = size * prod([_length(r) for r in inside])
+    bytes_ = size * prod([length(r) for r in inside])
     return row if ROW <= bytes_ <= min(most, _bytes_a_turn(form, row, size)) else None
 
 
 def _is_constant(loop: UOp) -> bool:
     return loop.op is not Ops.RANGE or loop.src[0].op is Ops.CONST
-
-
-def _length(loop: UOp) -> int:
-    return int(loop.src[0].arg)
-
-
-def _int(value: int) -> UOp:
-    return UOp.const(dtypes.weakint, value)

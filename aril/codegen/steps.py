@@ -116,7 +116,7 @@ class Split(Step):
         self.need(self.tail in TAILS, f"the tail is one of {', '.join(TAILS)}")
         n = int(end.arg) if end.op is Ops.CONST else None
         if n is not None and n % f == 0:
-            return self._exact(sink, loop, _int(n // f))
+            return self._exact(sink, loop, UOp.integer(n // f))
         if self.tail == "exact":
             self.need(n is not None, f"loop {self.id} has no constant length; use tail='peel'")
             self.need(False, f"{n} turns do not divide by {f}; use tail='peel' or 'overlap'")
@@ -133,8 +133,8 @@ class Split(Step):
         return UOp.range(end, (*self.id, part), loop.arg.kind)
 
     def _exact(self, sink: UOp, loop: UOp, tiles: UOp) -> UOp:
-        outer, inner = self._part(loop, 0, tiles), self._part(loop, 1, _int(self.factor))
-        by = (loop, _int(self.factor))
+        outer, inner = self._part(loop, 0, tiles), self._part(loop, 1, UOp.integer(self.factor))
+        by = (loop, UOp.integer(self.factor))
         parts = {UOp(Ops.FLOORDIV, by): outer, UOp(Ops.FLOORMOD, by): inner}
         return replace_loops(sink, {loop: (add(mul(outer, self.factor), inner), (outer, inner))}, parts)
 
@@ -149,17 +149,17 @@ class Split(Step):
         end, f = loop.src[0], self.factor
         self.need(end.vmin >= f, f"overlapping tiles need a length of at least {f}, not {end.arg or end.vmin}")
         self._need_repeatable(sink, loop)
-        tiles = simplify(UOp(Ops.FLOORDIV, (add(end, f - 1), _int(f))))
-        outer, inner = self._part(loop, 0, tiles), self._part(loop, 1, _int(f))
+        tiles = simplify(UOp(Ops.FLOORDIV, (add(end, f - 1), UOp.integer(f))))
+        outer, inner = self._part(loop, 0, tiles), self._part(loop, 1, UOp.integer(f))
         first, last = mul(outer, f), simplify(add(end, -f))
         start = UOp(Ops.WHERE, (UOp(Ops.CMPLT, (first, last)), first, last))
         return replace_loops(sink, {loop: (add(start, inner), (outer, inner))})
 
     def _ragged(self, sink: UOp, loop: UOp) -> UOp:
         end, f = loop.src[0], self.factor
-        outer = self._part(loop, 0, simplify(UOp(Ops.FLOORDIV, (add(end, f - 1), _int(f)))))
-        left = UOp(Ops.ADD, (end, UOp(Ops.MUL, (outer, _int(-f)))))
-        inner = self._part(loop, 1, UOp(Ops.WHERE, (UOp(Ops.CMPLT, (left, _int(f))), left, _int(f))))
+        outer = self._part(loop, 0, simplify(UOp(Ops.FLOORDIV, (add(end, f - 1), UOp.integer(f)))))
+        left = UOp(Ops.ADD, (end, UOp(Ops.MUL, (outer, UOp.integer(-f)))))
+        inner = self._part(loop, 1, UOp(Ops.WHERE, (UOp(Ops.CMPLT, (left, UOp.integer(f))), left, UOp.integer(f))))
         return replace_loops(sink, {loop: (add(mul(outer, f), inner), (outer, inner))})
 
     def _filled(self, sink: UOp, loop: UOp) -> UOp:
@@ -168,8 +168,8 @@ class Split(Step):
             self._need_repeatable(sink, loop)
         elif loop in reduce_loops(sink):
             self.need(adds_zeros(sink, loop), "what is not loaded would count in the reduction; use tail='peel'")
-        outer = self._part(loop, 0, simplify(UOp(Ops.FLOORDIV, (add(end, f - 1), _int(f)))))
-        inner = self._part(loop, 1, _int(f))
+        outer = self._part(loop, 0, simplify(UOp(Ops.FLOORDIV, (add(end, f - 1), UOp.integer(f)))))
+        inner = self._part(loop, 1, UOp.integer(f))
         turn = add(mul(outer, f), inner)
         inside = UOp(Ops.CMPLT, (turn, end))
         if self.tail == "repeat":
@@ -180,9 +180,9 @@ class Split(Step):
 
     def _peel(self, sink: UOp, loop: UOp) -> UOp:
         end, f = loop.src[0], self.factor
-        tiles = simplify(UOp(Ops.FLOORDIV, (end, _int(f))))
-        rest = simplify(UOp(Ops.FLOORMOD, (end, _int(f))))
-        outer, inner, last = self._part(loop, 0, tiles), self._part(loop, 1, _int(f)), self._part(loop, 2, rest)
+        tiles = simplify(UOp(Ops.FLOORDIV, (end, UOp.integer(f))))
+        rest = simplify(UOp(Ops.FLOORMOD, (end, UOp.integer(f))))
+        outer, inner, last = self._part(loop, 0, tiles), self._part(loop, 1, UOp.integer(f)), self._part(loop, 2, rest)
         main, tail = add(mul(outer, f), inner), add(simplify(mul(tiles, f)), last)
         parts = [(main, (outer, inner)), (tail, (last,))]
         if tiles.op is Ops.CONST and tiles.arg == 0:
@@ -264,7 +264,7 @@ class Merge(Step):
         self.need(a.arg.kind is b.arg.kind, f"the loops differ in kind: {a.arg.kind} and {b.arg.kind}")
         self.need(can_merge(a, b, closers(sink), index_roots(sink)), "the two loops do not always move together")
         one = UOp.range(simplify(mul(a.src[0], b.src[0])), self.outer, a.arg.kind)
-        return replace_loops(sink, {a: (_int(0), (one,)), b: (one, ())})
+        return replace_loops(sink, {a: (UOp.integer(0), (one,)), b: (one, ())})
 
 
 def closers(sink: UOp) -> dict[UOp, list[UOp]]:
@@ -472,7 +472,3 @@ def storages_of(sink: UOp) -> tuple[set[UOp], set[UOp]]:
         elif u.op in (Ops.STORE, Ops.ATOMIC):
             written.add(u.src[0].src[0].base)
     return {b for b in read if b.op is Ops.PARAM}, {b for b in written if b.op is Ops.PARAM}
-
-
-def _int(value: int) -> UOp:
-    return UOp.const(dtypes.weakint, value)

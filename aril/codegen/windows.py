@@ -15,7 +15,6 @@ from aril.codegen.affine import Linear, add, linear, mul, split_gate
 from aril.codegen.analysis import Access, Nest, is_constant, length
 from aril.codegen.panels import free_slot
 from aril.codegen.steps import Id, Step, operands_of, storages_of
-from aril.dtype import dtypes
 from aril.ops import OpGroup, Ops
 from aril.uop.args import AddrSpace, AxisType
 from aril.uop.node import UOp
@@ -48,8 +47,8 @@ class Axis:
         """Values of the two loops for which the window is at `position`."""
         last = length(self.k) - 1
         if self.step == 1:
-            return {self.o: position, self.k: _int(last if self.tap < 0 else 0)}
-        return {self.o: _int(0), self.k: position if self.tap > 0 else add(mul(position, -1), last)}
+            return {self.o: position, self.k: UOp.integer(last if self.tap < 0 else 0)}
+        return {self.o: UOp.integer(0), self.k: position if self.tap > 0 else add(mul(position, -1), last)}
 
 
 def axis_of(index: UOp, o: UOp, k: UOp) -> Axis | None:
@@ -148,14 +147,14 @@ class Window(Step):
         last, start = axes[-1], fresh_id(sink)
         new: dict[UOp, UOp] = {}
         closing: list[UOp] = []
-        there, here = _int(0), _int(0)  # places in the panel: of what is copied, of what is read
+        there, here = UOp.integer(0), UOp.integer(0)  # places in the panel: of what is copied, of what is read
         for i, r in enumerate(others):
             new[r] = UOp.range(r.src[0], (start + i,))
             closing.append(new[r])
             there, here = add(mul(there, length(r)), new[r]), add(mul(here, length(r)), r)
         start += len(others)
         for i, axis in enumerate(axes[:-1]):
-            row = UOp.range(_int(axis.size), (start + i,))
+            row = UOp.range(UOp.integer(axis.size), (start + i,))
             closing.append(row)
             new |= axis.loops_at(row)
             position = add(mul(axis.o, axis.step), axis.taps())
@@ -178,14 +177,14 @@ def _row(axis: Axis, lanes: int, start: int) -> tuple[int, UOp, UOp, list[UOp]]:
     rows = -(-axis.size // axis.step)
     lanes = min(lanes, 1 << (rows.bit_length() - 1))
     turns = -(-rows // lanes)
-    turn = UOp.range(_int(turns), (start, 0), AxisType.UPCAST if turns <= COPIES else AxisType.LOOP)
-    lane = UOp.range(_int(lanes), (start, 1), AxisType.VECTOR)
-    first, most = mul(turn, lanes), _int(rows - lanes)
+    turn = UOp.range(UOp.integer(turns), (start, 0), AxisType.UPCAST if turns <= COPIES else AxisType.LOOP)
+    lane = UOp.range(UOp.integer(lanes), (start, 1), AxisType.VECTOR)
+    first, most = mul(turn, lanes), UOp.integer(rows - lanes)
     at = first if rows % lanes == 0 else UOp(Ops.WHERE, (UOp(Ops.CMPLT, (first, most)), first, most))
     q = add(at, lane)
     if axis.step == 1:
         return rows, q, q, [turn, lane]
-    remainder = UOp.range(_int(axis.step), (start, 2), AxisType.UPCAST)
+    remainder = UOp.range(UOp.integer(axis.step), (start, 2), AxisType.UPCAST)
     return rows, add(mul(remainder, rows), q), add(mul(q, axis.step), remainder), [turn, lane, remainder]
 
 
@@ -194,16 +193,14 @@ def _read(axis: Axis, rows: int) -> UOp:
     taps = axis.taps()
     if axis.step == 1:
         return add(axis.o, taps)
-    by = _int(axis.step)
+    by = UOp.integer(axis.step)
     return add(mul(UOp(Ops.FLOORMOD, (taps, by)), rows), add(axis.o, UOp(Ops.FLOORDIV, (taps, by))))
 
 
 def _within(value: UOp, position: UOp, size: int) -> UOp:
     """The LOAD `value`, of nothing at positions from `size` on."""
     index = value.src[0]
-    index = index.with_src((index.src[0], index.src[1].valid(UOp(Ops.CMPLT, (position, _int(size)))), *index.src[2:]))
+    index = index.with_src(
+        (index.src[0], index.src[1].valid(UOp(Ops.CMPLT, (position, UOp.integer(size)))), *index.src[2:])
+    )
     return value.with_src((index, *(value.src[1:] or (value.const_like(0),))))
-
-
-def _int(value: int) -> UOp:
-    return UOp.const(dtypes.weakint, value)

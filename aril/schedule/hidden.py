@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 from aril.codegen.accumulate import identity
 from aril.codegen.affine import Linear, add, linear
-from aril.dtype import dtypes
 from aril.ops import OpGroup, Ops
 from aril.uop import UOp
 from aril.uop.alu import exec_alu
@@ -38,15 +37,15 @@ class Seen:
         than all. At least `LEAST` of them, and never more than there are."""
         end = self.loops[0].src[0]
         last = add(add(first, rows), -1)
-        low, high = _int(0), end
+        low, high = UOp.integer(0), end
         for form in self.low:
             low = _greater(low, _at(form, row, first if (form.coefficient(row) or 0) > 0 else last))
         for form in self.high:
             high = _less(high, _at(form, row, last if (form.coefficient(row) or 0) > 0 else first))
         least = min(LEAST, max(0, int(end.vmin)))
-        high = _greater(high, _int(least))
-        low = _greater(_int(0), _less(low, add(high, -least)))
-        count = _greater(simplify(add(high, UOp(Ops.MUL, (low, _int(-1))))), _int(least))
+        high = _greater(high, UOp.integer(least))
+        low = _greater(UOp.integer(0), _less(low, add(high, -least)))
+        count = _greater(simplify(add(high, UOp(Ops.MUL, (low, UOp.integer(-1))))), UOp.integer(least))
         if (count.vmin + count.vmax) * 10 > end.vmax * 19:
             return None
         return low, count
@@ -154,7 +153,7 @@ def _unbounded(u: UOp) -> UOp | None:
         if n.dtype.kind != "i":
             return None
         if n.op in (Ops.RANGE, Ops.CONST) or n.is_variable:
-            done[n] = _int(int(n.arg)) if n.op is Ops.CONST else n
+            done[n] = UOp.integer(int(n.arg)) if n.op is Ops.CONST else n
         elif n.op in (Ops.ADD, Ops.SUB, Ops.MUL, Ops.NEG, Ops.CAST):
             src = tuple([done[s] for s in n.src])
             new = src[0] if n.op is Ops.CAST else UOp(n.op, src)
@@ -236,7 +235,7 @@ def _at(form: Linear, row: UOp, where: UOp) -> UOp:
     rest = {x: c for x, c in form.terms.items() if x is not row}
     scale = form.coefficient(row) or 0
     out = Linear(rest, form.const).expression()
-    return simplify(UOp(Ops.ADD, (out, UOp(Ops.MUL, (where, _int(scale)))))) if scale else simplify(out)
+    return simplify(UOp(Ops.ADD, (out, UOp(Ops.MUL, (where, UOp.integer(scale)))))) if scale else simplify(out)
 
 
 def _less(a: UOp, b: UOp) -> UOp:
@@ -245,7 +244,3 @@ def _less(a: UOp, b: UOp) -> UOp:
 
 def _greater(a: UOp, b: UOp) -> UOp:
     return simplify(UOp(Ops.MAX, (a, b)))
-
-
-def _int(value: int) -> UOp:
-    return UOp.const(dtypes.weakint, value)

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from math import prod
 from typing import NamedTuple
 
-from aril.dtype import dtypes
 from aril.ops import Ops
 from aril.uop import UOp, sint
 from aril.uop.render import to_expr
@@ -56,7 +55,7 @@ def limits(graph: UOp) -> tuple[Limit, ...]:
 
 
 def _expr(n: sint) -> UOp:
-    return simplify(n) if isinstance(n, UOp) else UOp.const(dtypes.weakint, n)
+    return simplify(UOp.integer(n))
 
 
 def _sum(a: sint, b: sint) -> UOp:

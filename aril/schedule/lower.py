@@ -26,11 +26,6 @@ ZERO = UOp.const(dtypes.weakint, 0)
 _THROUGH = frozenset({Ops.CONTIGUOUS, Ops.CONTIGUOUS_BACKWARD, Ops.DETACH, Ops.AFTER, Ops.NOOP})
 
 
-def index_const(n: sint) -> UOp:
-    """A dimension or offset as an index expression."""
-    return n if isinstance(n, UOp) else UOp.const(dtypes.weakint, n)
-
-
 def as_index(position: UOp) -> UOp:
     """A position that the kernel computes itself as an index expression."""
     return simplify(position.cast(dtypes.weakint))
@@ -38,12 +33,12 @@ def as_index(position: UOp) -> UOp:
 
 def index_add(a: UOp, b: sint) -> UOp:
     """a + b, simplified."""
-    return a if isinstance(b, int) and b == 0 else simplify(UOp(Ops.ADD, (a, index_const(b))))
+    return a if isinstance(b, int) and b == 0 else simplify(UOp(Ops.ADD, (a, UOp.integer(b))))
 
 
 def index_mul(a: UOp, b: sint) -> UOp:
     """a * b, simplified."""
-    return a if isinstance(b, int) and b == 1 else simplify(UOp(Ops.MUL, (a, index_const(b))))
+    return a if isinstance(b, int) and b == 1 else simplify(UOp(Ops.MUL, (a, UOp.integer(b))))
 
 
 def both(a: UOp | None, b: UOp | None) -> UOp | None:
@@ -57,7 +52,7 @@ def both(a: UOp | None, b: UOp | None) -> UOp | None:
 def in_bounds(i: UOp, size: sint) -> UOp | None:
     """The gate `0 <= i < size`, or None where the bounds of `i` prove it."""
     low = None if i.vmin >= 0 else UOp(Ops.CMPLT, (UOp.const(dtypes.weakint, -1), i))
-    high = None if isinstance(size, int) and i.vmax < size else UOp(Ops.CMPLT, (i, index_const(size)))
+    high = None if isinstance(size, int) and i.vmax < size else UOp(Ops.CMPLT, (i, UOp.integer(size)))
     out = both(None if low is None else simplify(low), None if high is None else simplify(high))
     return None if out is not None and out.op is Ops.CONST and out.arg else out
 
@@ -66,7 +61,7 @@ def _within(i: UOp, size: sint) -> UOp:
     """The index nearest to `i` of an axis of `size`: what a proof of accesses takes a position for."""
     if in_bounds(i, size) is None:
         return i
-    last = index_add(index_const(size), -1)
+    last = index_add(UOp.integer(size), -1)
     i = UOp(Ops.WHERE, (UOp(Ops.CMPLT, (i, last)), i, last))
     return simplify(UOp(Ops.MAX, (i, ZERO)))
 
@@ -115,7 +110,7 @@ def reshape_index(index: Index, out_shape: tuple[sint, ...], in_shape: tuple[sin
                 if n == len(wide) - 1:
                     parts[k] = flat
                 else:
-                    size = index_const(in_shape[k])
+                    size = UOp.integer(in_shape[k])
                     parts[k] = simplify(UOp(Ops.FLOORMOD, (flat, size)))
                     flat = simplify(UOp(Ops.FLOORDIV, (flat, size)))
         out.extend(parts.get(k, ZERO) for k in block_in)
@@ -125,7 +120,7 @@ def reshape_index(index: Index, out_shape: tuple[sint, ...], in_shape: tuple[sin
 def _times(a: sint, b: sint) -> sint:
     if isinstance(a, int) and isinstance(b, int):
         return a * b
-    out = simplify(UOp(Ops.MUL, (index_const(a), index_const(b))))
+    out = simplify(UOp(Ops.MUL, (UOp.integer(a), UOp.integer(b))))
     return int(out.arg) if out.op is Ops.CONST else out
 
 
@@ -136,7 +131,7 @@ def _same(a: sint, b: sint) -> bool:
 def _less(a: sint, b: sint) -> bool:
     if isinstance(a, int) and isinstance(b, int):
         return a < b
-    return not _same(a, b) and index_const(a).vmax < index_const(b).vmax
+    return not _same(a, b) and UOp.integer(a).vmax < UOp.integer(b).vmax
 
 
 def move_index(u: UOp, index: Index) -> tuple[Index, UOp | None]:
@@ -159,8 +154,8 @@ def move_index(u: UOp, index: Index) -> tuple[Index, UOp | None]:
     if u.op is Ops.FLIP:
         flipped = list(index)
         for axis in arg:
-            last = index_add(index_const(shape[axis]), -1)
-            flipped[axis] = simplify(UOp(Ops.ADD, (last, UOp(Ops.MUL, (index[axis], index_const(-1))))))
+            last = index_add(UOp.integer(shape[axis]), -1)
+            flipped[axis] = simplify(UOp(Ops.ADD, (last, UOp(Ops.MUL, (index[axis], UOp.integer(-1))))))
         return tuple(flipped), None
     if u.op is Ops.SHEAR:
         axis, by, step, offset, _ = arg
@@ -174,7 +169,7 @@ def move_index(u: UOp, index: Index) -> tuple[Index, UOp | None]:
             if isinstance(before, int) and isinstance(after, int) and before == after == 0:
                 moved.append(i)
                 continue
-            i = simplify(UOp(Ops.ADD, (i, UOp(Ops.MUL, (index_const(before), index_const(-1))))))
+            i = simplify(UOp(Ops.ADD, (i, UOp(Ops.MUL, (UOp.integer(before), UOp.integer(-1))))))
             gate = both(gate, in_bounds(i, size))
             moved.append(i)
         return tuple(moved), gate
@@ -300,7 +295,7 @@ class Lowering:
         if op is Ops.STACK:
             out = src[-1]
             for k in range(len(src) - 2, -1, -1):
-                out = UOp(Ops.WHERE, (UOp(Ops.CMPLT, (index[0], index_const(k + 1))), src[k], out))
+                out = UOp(Ops.WHERE, (UOp(Ops.CMPLT, (index[0], UOp.integer(k + 1))), src[k], out))
             return simplify(out)
         if op is Ops.SPECIAL and u.arg == "iota":  # positions along an axis: the element is its index
             return index[0]

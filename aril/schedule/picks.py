@@ -34,8 +34,10 @@ def _picked(u: UOp, value: UOp) -> UOp | None:
             low, high = position.const_like(0), position.const_like(n - 1)
             outside = UOp(Ops.OR, (UOp(Ops.CMPLT, (position, low)), UOp(Ops.CMPLT, (high, position))))
             # of two numbers the less is -max(-a, -b)
-            least = UOp(Ops.MAX, (position.cast(dtypes.weakint), _int(0)))
-            at = UOp(Ops.MUL, (UOp(Ops.MAX, (UOp(Ops.MUL, (least, _int(-1))), _int(1 - n))), _int(-1)))
+            least = UOp(Ops.MAX, (position.cast(dtypes.weakint), UOp.integer(0)))
+            at = UOp(
+                Ops.MUL, (UOp(Ops.MAX, (UOp(Ops.MUL, (least, UOp.integer(-1))), UOp.integer(1 - n))), UOp.integer(-1))
+            )
             # what memory says is asked for once, and the test itself holds at that place
             there = value.substitute({test: UOp.const(dtypes.bool, True), loop: simplify(at)})
             out = UOp(Ops.WHERE, (simplify(outside), value.src[2], simplify(there)))
@@ -54,7 +56,3 @@ def _terms(condition: UOp) -> list[UOp]:
     if condition.op is not Ops.AND:
         return [condition]
     return [t for s in condition.src for t in _terms(s)]
-
-
-def _int(value: int) -> UOp:
-    return UOp.const(dtypes.weakint, value)

@@ -68,15 +68,15 @@ def share_chunks(sink: UOp) -> UOp | None:
     row, n, end = rows.lead[-1], length(rows.lead[-1]), rows.lead[-1].src[0]
     start = fresh_id(UOp.sink(*rows.nests))
     chunks = [UOp.range(r.src[0], (start + i,), AxisType.GLOBAL) for i, r in enumerate(rows.lead[:-1])]
-    tiles = simplify(UOp(Ops.FLOORDIV, (add(end, tile - 1), _int(tile))))
+    tiles = simplify(UOp(Ops.FLOORDIV, (add(end, tile - 1), UOp.integer(tile))))
     outer = UOp.range(tiles, (start + len(chunks),), AxisType.GLOBAL) if n > tile else None
-    first = _int(0) if outer is None else mul(outer, tile)
-    here = _int(tile)
+    first = UOp.integer(0) if outer is None else mul(outer, tile)
+    here = UOp.integer(tile)
     if end.op is not Ops.CONST:  # the last tile ends earlier
         left = end if outer is None else UOp(Ops.ADD, (end, mul(outer, -tile)))
-        here = UOp(Ops.WHERE, (UOp(Ops.CMPLT, (left, _int(tile))), left, _int(tile)))
+        here = UOp(Ops.WHERE, (UOp(Ops.CMPLT, (left, UOp.integer(tile))), left, UOp.integer(tile)))
     elif outer is not None and n % tile:  # the last tile begins earlier: a row done twice is the same
-        first = UOp(Ops.WHERE, (UOp(Ops.CMPLT, (first, _int(n - tile))), first, _int(n - tile)))
+        first = UOp(Ops.WHERE, (UOp(Ops.CMPLT, (first, UOp.integer(n - tile))), first, UOp.integer(n - tile)))
     shared = (*chunks, *(() if outer is None else (outer,)))
     buffers = {b: b.replace(arg=b.arg._replace(size=size * tile)) for b, size in rows.lengths.items()}
     seen = seen_columns(rows.nests, rows.inside, rows.lead)
@@ -220,7 +220,3 @@ def _is_shared(sum_: UOp, row: UOp) -> bool:
     loops = set(sum_.src[1:])
     loads = [u for u in sum_.src[0].toposort() if u.op is Ops.LOAD and not loops.isdisjoint(u.ranges)]
     return sum_.arg[0] is Ops.ADD and len(loads) > 1 and any(row not in u.ranges for u in loads)
-
-
-def _int(value: int) -> UOp:
-    return UOp.const(dtypes.weakint, value)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from aril.ops import OpGroup, Ops
 from aril.schedule.fuse import numel
-from aril.schedule.lower import ZERO, Lowering, as_index, both, in_bounds, index_add, index_const, index_mul
+from aril.schedule.lower import ZERO, Lowering, as_index, both, in_bounds, index_add, index_mul
 from aril.uop import AxisType, UOp
 from aril.uop.symbolic import simplify
 
@@ -35,8 +35,8 @@ def scatter_nests(state: Lowering, target: UOp, value: UOp) -> list[UOp]:
     count = -(-rows // each) if isinstance(rows, int) and isinstance(each, int) else 1  # none is left without rows
     chunk = state.new_range(count, AxisType.GLOBAL) if count > 1 else ZERO
     first = index_mul(chunk, each)
-    left = index_add(index_const(rows), index_mul(first, -1))
-    mine = simplify(UOp(Ops.WHERE, (UOp(Ops.CMPLT, (left, index_const(each))), left, index_const(each))))
+    left = index_add(UOp.integer(rows), index_mul(first, -1))
+    mine = simplify(UOp(Ops.WHERE, (UOp(Ops.CMPLT, (left, UOp.integer(each))), left, UOp.integer(each))))
 
     nests = []
     if not kept:
@@ -82,7 +82,7 @@ def _loop(state: Lowering, size: object) -> UOp:
 
 
 def _one_if(gate: UOp) -> UOp:
-    return UOp(Ops.WHERE, (gate, index_const(1), ZERO))
+    return UOp(Ops.WHERE, (gate, UOp.integer(1), ZERO))
 
 
 def _closed(effect: UOp, loops: Sequence[UOp]) -> UOp:

@@ -370,9 +370,14 @@ class UOp(OpMixin):
         return self.substitute({u: u.src[1] for u in self.toposort() if u.op is Ops.BIND})._as_dim()
 
     @staticmethod
+    def integer(n: sint) -> UOp:
+        """A dimension, position or offset as a node."""
+        return n if isinstance(n, UOp) else UOp.const(dtypes.weakint, n)
+
+    @staticmethod
     def iota(n: sint) -> UOp:
         """The vector 0, 1, .., n - 1 of weak integers (tensor form): its element is its index."""
-        return UOp(Ops.SPECIAL, (n if isinstance(n, UOp) else UOp.const(dtypes.weakint, n),), "iota")
+        return UOp(Ops.SPECIAL, (UOp.integer(n),), "iota")
 
     def detach(self) -> UOp:
         """This value, through which no gradient flows."""
@@ -465,13 +470,13 @@ class UOp(OpMixin):
     @staticmethod
     def range(end: sint, id: int | tuple[int, ...], kind: AxisType = AxisType.LOOP) -> UOp:
         """The loop variable over 0..end-1."""
-        end = end if isinstance(end, UOp) else UOp.const(dtypes.weakint, end)
+        end = UOp.integer(end)
         return UOp(Ops.RANGE, (end,), RangeArg(id if isinstance(id, tuple) else (id,), kind))
 
     @staticmethod
     def special(n: sint, name: str) -> UOp:
         """A hardware index in 0..n-1."""
-        return UOp(Ops.SPECIAL, (n if isinstance(n, UOp) else UOp.const(dtypes.weakint, n),), name)
+        return UOp(Ops.SPECIAL, (UOp.integer(n),), name)
 
     @staticmethod
     def loop(id: int | tuple[int, ...], kind: AxisType = AxisType.LOOP) -> UOp:
@@ -513,7 +518,7 @@ class UOp(OpMixin):
 
     def index(self, *idx: sint) -> UOp:
         """Elements of this value, or the address of elements of this storage."""
-        return UOp(Ops.INDEX, (self, *[i if isinstance(i, UOp) else UOp.const(dtypes.weakint, i) for i in idx]))
+        return UOp(Ops.INDEX, (self, *[UOp.integer(i) for i in idx]))
 
     @staticmethod
     def vector(*src: UOp) -> UOp:
