@@ -13,7 +13,7 @@ from typing import Any
 from aril.device import Buffer
 from aril.engine.commands import span_of
 from aril.engine.hazards import Area, written_twice
-from aril.engine.realize import Runs
+from aril.engine.realize import Runs, is_realized
 from aril.engine.replay import Batch
 from aril.jit_arguments import Sharing, name_for, value_key
 from aril.nested import replaced
@@ -76,9 +76,9 @@ class Captured:
         self.plan: Plan | None = None
         places = [p[0] for _, p in outputs if len(p) == 1]
         first = len(batch.keep) - len(fresh)
-        # Results that are all of some fresh memory which no other result shows: their nodes are made when asked for.
+        # Results that show fresh memory which no other result shows: their nodes are made when asked for.
         self._lone = [
-            len(p) == 1 and p[0] is not None and p[0] >= first and places.count(p[0]) == 1 and _is_reshaped(u)
+            len(p) == 1 and p[0] is not None and p[0] >= first and places.count(p[0]) == 1 and _is_one_view(u)
             for u, p in outputs
         ]
         self._one = template.__class__ is Tensor and self._lone == [True] and len(fresh) == 1
@@ -180,8 +180,8 @@ def unnamed(memory: Buffer, view: UOp) -> Tensor:
     return t
 
 
-def _is_reshaped(u: UOp) -> bool:
-    return u.op is Ops.BUFFER or u.op is Ops.RESHAPE and u.src[0].op is Ops.BUFFER
+def _is_one_view(u: UOp) -> bool:
+    return is_realized(u) and u.base.op is Ops.BUFFER
 
 
 _TENSOR, _VARIABLE, _VALUE, _OBJECT, _SEQUENCE, _MAPPING = range(6)

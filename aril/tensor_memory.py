@@ -69,7 +69,7 @@ def give_node(t: Tensor) -> None:
         memory, view = t._waiting
         node = UOp.new_buffer(memory.device, memory.size, memory.dtype)
         node.storage = memory
-        t.uop = node if view.op is Ops.BUFFER else view.with_src((node, *view.src[1:]))
+        t.uop = view.substitute({memory_of(view)[0]: node})
         t._waiting = None
         enlist(t)
 

@@ -67,6 +67,29 @@ def test_a_warm_call_enters_few_functions():
     assert calls_of_python(lambda: f(a, b).realize()) <= 36  # no node is made for what is computed already
 
 
+def test_a_result_of_variable_length_costs_a_warm_call_no_more():
+    n = Variable("n", 2, 64)
+    x = Tensor(array(64, 32)).realize()
+    known, f = captured(lambda x: x[:40] + 1, x), captured(lambda x, n: x[:n] + 1, x, n.bind(40))
+    f(x, n.bind(7))
+    bound = n.bind(7)
+    assert calls_of_python(lambda: f(x, bound)) <= calls_of_python(lambda: known(x)) + 2
+    large = Tensor(array(1024, 1024)).realize()  # in as many chunks as the variable says
+    m = Variable("m", 2, 1024)
+    g = captured(lambda x, m: x[:m].softmax(-1), large, m.bind(3))
+    bounds = [m.bind(k) for k in (1000, 17)]
+    for b in bounds:
+        g(large, b)
+    assert max(calls_of_python(lambda b=b: g(large, b)) for b in bounds) <= calls_of_python(lambda: known(x)) + 6
+    first, second = f(x, n.bind(30)), f(x, n.bind(3))
+    assert first.shape == second.shape == (n, 32)
+    np.testing.assert_array_equal(first[:2].numpy(), x.numpy()[:2] + 1)
+    for y, k in ((first, 30), (second, 3)):
+        np.testing.assert_array_equal(Tensor(y.uop.base).reshape(64, 32)[:k].numpy(), x.numpy()[:k] + 1)
+        with pytest.raises(ValueError, match="'n' has no value: bind it"):
+            (y * 2).realize()
+
+
 def test_results_are_tensors_of_their_own():
     xs = [array(3, 4) for _ in range(4)]
     f = captured(lambda x: x * 2, Tensor(xs[0]))

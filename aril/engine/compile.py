@@ -56,9 +56,21 @@ class Loaded:
     device: str
 
     def launch_values(self, values: dict[str, int]) -> tuple[list[int], int]:
-        """(variable arguments, launch count) for bound variables."""
-        chunks = self.chunks if self.chunks.__class__ is int else evaluate(self.chunks, values)
-        return [values[n] for n in self.variables] if self.variables else [], chunks
+        """(variable arguments, launch count) for bound variables. Errors: ValueError for one without a value."""
+        if not self.variables:
+            return [], self.chunks
+        try:
+            numbers = [values[n] for n in self.variables]
+        except KeyError as error:
+            raise ValueError(f"variable {error} has no value: bind it") from None
+        if self.chunks.__class__ is int:
+            return numbers, self.chunks
+        return numbers, _counted(self.chunks, self.variables, tuple(numbers))
+
+
+@lru_cache(4096)  # most calls have the values of an earlier one
+def _counted(chunks: UOp, names: tuple[str, ...], values: tuple[int, ...]) -> int:
+    return evaluate(chunks, dict(zip(names, values, strict=True)))
 
 
 def evaluate(expression: Any, values: dict[str, int]) -> int:
