@@ -6,7 +6,6 @@ In come device names and compiled kernels; out go memory and launches. Each devi
 from __future__ import annotations
 
 import importlib
-import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -38,7 +37,7 @@ class CompiledKernel:
     """A kernel ready to load: `binary` is an object file on the CPU, another device's code or text elsewhere.
 
     It takes `nbufs` buffers and `nvars` integer values; `chunks` is its launch count when that is a constant (a launch
-    may give another), `scratch_bytes` the private memory each worker needs. `meta` is for the device's own use.
+    may give another), `scratch_bytes` the private memory each worker needs.
     """
 
     name: str
@@ -47,24 +46,6 @@ class CompiledKernel:
     nvars: int = 0
     scratch_bytes: int = 0
     chunks: int = 1
-    meta: bytes = b""
-
-    def to_bytes(self) -> bytes:
-        """As bytes for a pipe or the disk cache; `from_bytes` reads them back."""
-        fields = [self.name, self.nbufs, self.nvars, self.scratch_bytes, self.chunks, len(self.meta)]
-        head = json.dumps(fields).encode()
-        return len(head).to_bytes(4, "little") + head + self.meta + self.binary
-
-    @staticmethod
-    def from_bytes(data: bytes) -> CompiledKernel:
-        """Inverse of `to_bytes`; ValueError for anything else."""
-        size = int.from_bytes(data[:4], "little")
-        try:
-            name, nbufs, nvars, scratch, chunks, nmeta = json.loads(data[4 : 4 + size])
-            end = 4 + size + int(nmeta)
-        except (ValueError, TypeError) as error:
-            raise ValueError(f"these {len(data)} bytes are not a compiled kernel") from error
-        return CompiledKernel(name, data[end:], nbufs, nvars, scratch, chunks, data[4 + size : end])
 
 
 # ----------------------------------------------------------------------------------------------------------- memory

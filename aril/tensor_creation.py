@@ -199,13 +199,8 @@ class CreationMixin:
         kind, dims, place = to_dtype(dtype), tuple(shape), canonical(device)
         n = math.prod(dims)
         flat = UOp.new_buffer(place, n, kind)
-        if hasattr(Buffer, "of_file"):
-            flat.storage = Buffer.of_file(place, offset, n, kind)
-        else:
-            from aril.dtype import dtypes as d
-
-            whole = Buffer(place, offset + n * kind.itemsize, d.uint8)
-            flat.storage = whole.view(n, kind, offset)
+        whole = Buffer(place, offset + n * kind.itemsize, dtypes.uint8)
+        flat.storage = whole.view(n, kind, offset)
         return cls._of(view_flat(flat, dims), place)
 
     @classmethod

@@ -176,14 +176,6 @@ def test_counters_count_by_device_and_reset():
     assert GlobalCounters.mem_peak == GlobalCounters.mem_used >= kept.nbytes
 
 
-def test_a_compiled_kernel_survives_the_way_through_bytes():
-    one = CompiledKernel("E_4", b"\x00binary", 3, 2, 4096, 8, b"meta")
-    assert CompiledKernel.from_bytes(one.to_bytes()) == one
-    for broken in (b"", b"\xff\xff\xff\xff", b"\x02\x00\x00\x00{}"):
-        with pytest.raises(ValueError, match="not a compiled kernel"):
-            CompiledKernel.from_bytes(broken)
-
-
 def test_the_device_of_the_documentation_works(monkeypatch):
     text = (Path(__file__).parents[1] / "docs" / "adding-a-device.md").read_text()
     module = types.ModuleType("toy")

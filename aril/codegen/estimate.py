@@ -16,8 +16,6 @@ from aril.uop.args import AxisType, Estimates
 from aril.uop.node import UOp, sint
 from aril.uop.symbolic import simplify
 
-_FREE = frozenset({Ops.CAST, Ops.BITCAST})
-
 
 def estimate(sink: UOp) -> Estimates:
     """Operations and bytes of the kernel `sink`.

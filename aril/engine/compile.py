@@ -36,7 +36,7 @@ CODE_SETTINGS = (
     "DEFAULT_FLOAT",
     "DEFAULT_INT",
 )
-SETTINGS = tuple([getattr(config, n) for n in CODE_SETTINGS if hasattr(config, n)])
+SETTINGS = tuple([getattr(config, n) for n in CODE_SETTINGS])
 KERNEL_ABI = 1  # how kernels are called (docs/ir.md); a change of that changes the number
 PARALLEL_FROM = 3  # below this many misses a worker's start costs more than it saves
 LARGE_GRAPH = 256  # nodes from which a graph surely has that many kernels
@@ -213,12 +213,12 @@ def foresee(graph: UOp) -> None:
     are up when its kernels are known. A graph is told by its operations and what it reads; a wrong guess costs a
     process that waits, or one that starts late."""
     order = graph.toposort()
-    opened = Device[Device.DEFAULT]
-    if len(order) < LARGE_GRAPH or not _persistent(opened) or _is_watched() or config.BEAM.value:
+    if len(order) < LARGE_GRAPH or _is_watched() or config.BEAM.value:
         return
     leaves = repr([u.arg for u in order if not u.src]).encode()
     name = hashlib.blake2b(bytes([u.op for u in order]) + leaves, digest_size=16).hexdigest()
-    key = f"{code_version()}|{getattr(opened.target, 'key', opened.target)}|{settings_key()}|{name}"
+    target = Device[Device.DEFAULT].target
+    key = f"{code_version()}|{getattr(target, 'key', target)}|{settings_key()}|{name}"
     if cache.get("graph", key) is None:
         from aril.runtime import workers
 
@@ -249,7 +249,7 @@ def _load_missing(missing: dict[tuple[UOp, str, str], str | None], settings: Any
         target = opened.target
         cores = getattr(target, "cores", 1)
         where = f"{version}|{opened.renderer_name}|{getattr(target, 'key', target)}|{cores}|{tag}|{body.digest.hex()}"
-        entry = cache.get("kernel", where) if _persistent(opened) and not _is_watched() else None
+        entry = None if _is_watched() else cache.get("kernel", where)
         if entry is not None:
             try:
                 _loaded[key] = make_loaded(device, *unpack_entry(entry))
@@ -265,19 +265,13 @@ def _load_missing(missing: dict[tuple[UOp, str, str], str | None], settings: Any
         _explain(body, device, settings)
     if config.BEAM.value:
         todo = [(key, where, _searched(key, where, settings)) for key, where, _ in todo]
-    alike = len(todo) >= PARALLEL_FROM and all(_persistent(Device[k[1]]) for k, *_ in todo)
-    if alike and not _is_watched():
+    if len(todo) >= PARALLEL_FROM and not _is_watched():
         _compile_in_workers(todo, settings)
         return
     for key, where, body in todo:
         device = key[1]
-        opened = Device[device]
-        renderer = renderer_of(device)
-        if not _persistent(opened):
-            _loaded[key] = _interpreted(body, device, renderer)
-            continue
         with profile.timed("compile", _name_of(body)):
-            entry = pack_entry(*compile_body(body, renderer, opened.target))
+            entry = pack_entry(*compile_body(body, renderer_of(device), Device[device].target))
         cache.put("kernel", where, entry)
         _loaded[key] = make_loaded(device, *unpack_entry(entry))
 
@@ -323,8 +317,7 @@ def _name_of(body: UOp) -> str:
 def _searched(key: tuple[UOp, str, str], where: str, settings: Any) -> UOp:
     """BEAM: the body with the steps that a search finds best on this machine."""
     body, device, _ = key
-    opened = Device[device]
-    if not _persistent(opened) or not opened.allocator.host_visible:
+    if not Device[device].allocator.host_visible:
         return body
     from aril.engine.search import tuned
 
@@ -349,23 +342,6 @@ def _compile_in_workers(todo: list[tuple[Any, str, UOp]], settings: Any) -> None
             began = profile.now()
         cache.put("kernel", where, entry)
         _loaded[key] = make_loaded(key[1], *unpack_entry(entry))
-
-
-def _persistent(device: Any) -> bool:
-    """Whether the device's kernels are bytes (an interpreter's are graphs)."""
-    return bool(getattr(device, "compiles", True))
-
-
-def _interpreted(body: UOp, device: str, renderer: Any) -> Loaded:
-    from aril.codegen import compile_kernel
-    from aril.schedule.lower import lower
-
-    # What simplifies away (x * 0) leaves a buffer unused that the launch still passes.
-    nbufs = 1 + max([u.arg.slot for u in body.toposort() if u.op is Ops.PARAM and not u.is_variable], default=-1)
-    program = compile_kernel(lower(body), renderer, nbufs)
-    loaded = Device[device].load_program(program)  # type: ignore[attr-defined]
-    names = tuple([v.arg.name for v in program.variables])
-    return Loaded(program.name, loaded, names, program.chunks, program.estimates, device)
 
 
 def make_loaded(device: str, binary: bytes, facts: dict[str, Any]) -> Loaded:

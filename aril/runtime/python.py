@@ -1,12 +1,11 @@
 """The PYTHON device: kernels are interpreted by NumPy. The reference that other targets are compared with.
 
-In come programs as text (a listing, and the pickled LINEAR below it), out go launches. Nothing is compiled.
+In come programs as rows of plain values (`uop/serial.py`), out go launches. Nothing is compiled.
 """
 
 from __future__ import annotations
 
-import base64
-import pickle
+import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,10 +13,11 @@ from typing import Any
 
 from aril.device import CompiledKernel, DeviceBase, Program, host_memory
 from aril.ops import Ops
-from aril.renderer.base import Renderer
+from aril.renderer.base import Renderer, RenderError
 from aril.runtime.interpreter import Interpreter, KernelError, run_linear
 from aril.runtime.npy import NpyAllocator
 from aril.uop.node import UOp
+from aril.uop.serial import PROGRAM_OPERATIONS, GraphFormatError, from_rows, to_rows
 
 __all__ = ["Interpreter", "KernelError", "PythonDevice", "PythonRenderer", "assemble", "run_linear"]
 
@@ -27,7 +27,7 @@ class PythonProgram(Program):
 
     def __init__(self, kernel: CompiledKernel) -> None:
         self.name, self._chunks = kernel.name, kernel.chunks
-        self._code = Interpreter(_unpack(kernel.binary, kernel.name), kernel.name)
+        self._code = Interpreter(unpack(kernel.name, kernel.binary), kernel.name)
         size = {u.arg.slot: (u.arg.size or 1) * u.dtype.itemsize for u in self._code.params}
         self._nbytes = [size.get(i, 0) for i in range(kernel.nbufs)]
 
@@ -38,9 +38,6 @@ class PythonProgram(Program):
         memory = [host_memory(int(a), n) for a, n in zip(buffers, self._nbytes, strict=False)]
         self._code.run(memory, values, self._chunks if chunks is None else chunks)
         return time.perf_counter() - start if wait else None
-
-
-_PICKLE = "# pickle: "
 
 
 @dataclass(frozen=True)
@@ -55,23 +52,24 @@ class PythonRenderer(Renderer):
     chunks_are_lanes: bool = True
 
     def render(self, name: str, uops: Sequence[UOp], nbufs: int | None = None) -> str:
-        """A listing to read, and below it the program itself in text: what `PythonDevice.load` takes, encoded."""
+        """A listing to read. What runs is the program itself: `compile`. Errors: RenderError for inline source."""
         uops = uops[0].src if len(uops) == 1 and uops[0].op is Ops.LINEAR else uops
         number = {u: i for i, u in enumerate(uops)}
         lines = [f"# {name}"]
         depth = 0
         for i, u in enumerate(uops):
+            if u.op in (Ops.CUSTOM, Ops.CUSTOMI, Ops.INS):
+                raise RenderError(f"kernel {name} holds inline source ({u.arg!r}), which PYTHON cannot run")
             depth -= u.op in (Ops.END, Ops.ENDIF)
             what = "" if u.arg is None else f" {u.arg}"
             sources = ", ".join(f"v{number[s]}" for s in u.src)
             lines.append(f"{'  ' * max(depth, 0)}v{i}: {u.dtype.name} = {u.op.name}({sources}){what}")
             depth += u.op in (Ops.RANGE, Ops.IF)
-        packed = base64.b85encode(pickle.dumps(UOp(Ops.LINEAR, tuple(uops)))).decode()
-        return "\n".join([*lines, _PICKLE + packed, ""])
+        return "\n".join([*lines, ""])
 
     def compile(self, program: Any) -> bytes:
-        """The binary of a `codegen.Program`: its text."""
-        return str(program.source).encode()
+        """The binary of a `codegen.Program`."""
+        return pack(program.name, program.linear.src)
 
     def scratch_bytes(self, uops: Sequence[UOp]) -> int:
         """None: the interpreter keeps LOCAL memory itself."""
@@ -83,21 +81,26 @@ def python_renderer(target: object = None) -> PythonRenderer:
     return PythonRenderer()
 
 
-def _unpack(binary: bytes, name: str) -> tuple[UOp, ...]:
+def pack(name: str, uops: Sequence[UOp]) -> bytes:
+    """The "binary" of a program: its nodes as JSON, and their order. Errors: KernelError for what only others run."""
     try:
-        if binary[:1] == b"#":
-            binary = base64.b85decode(binary.decode().rpartition(_PICKLE)[2].strip())
-        linear = pickle.loads(binary)
-        if linear.op is not Ops.LINEAR:
-            raise ValueError(f"a {linear.op}")
-    except Exception as error:
+        return json.dumps(to_rows([u for u in uops if u.op is not Ops.SINK], PROGRAM_OPERATIONS)).encode()
+    except GraphFormatError as error:
+        raise KernelError(f"{name} cannot run on PYTHON: {error}") from None
+
+
+def unpack(name: str, binary: bytes) -> list[UOp]:
+    """The nodes of a program in order: inverse of `pack`. Errors: KernelError for anything else."""
+    try:
+        rows, order = json.loads(binary)
+        return from_rows(rows, order, PROGRAM_OPERATIONS)
+    except (ValueError, TypeError) as error:
         raise KernelError(f"{name}: this is not a program of PYTHON ({error})") from error
-    return linear.src  # type: ignore[no-any-return]
 
 
 def assemble(name: str, uops: Sequence[UOp], nbufs: int, nvars: int = 0, chunks: int = 1) -> CompiledKernel:
-    """A program for this device: its "binary" is the text of `PythonRenderer`."""
-    return CompiledKernel(name, PythonRenderer().render(name, uops).encode(), nbufs, nvars, 0, chunks)
+    """A program for this device, ready to load."""
+    return CompiledKernel(name, pack(name, uops), nbufs, nvars, 0, chunks)
 
 
 class PythonDevice(DeviceBase):

@@ -29,8 +29,6 @@ CLASSES = 16  # combinations of remainders that become sums
 MOST_CHECKED = 1 << 22  # pairs of a position and an element of the kernel for which conditions are compared one by one
 READERS = 10  # movement nodes above the sum that are looked at for a shorter result
 
-_Numbers = tuple[int, ...]
-
 
 @dataclass(frozen=True)
 class _Stepped:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from typing import Any
 
 from aril.dtype import DType, dtypes, to_dtype
@@ -21,7 +21,7 @@ from aril.uop.order import toposort
 MAX_NODES = 1 << 20
 MAX_SOURCES = 1 << 16  # of one node
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")  # of kernels and variables: it reaches the compiler's input
-WORDS = frozenset({"iota", "nontemporal", "relaxed", "acquire", "release", "acq_rel", "seq_cst", "kernel",
+WORDS = frozenset({"iota", "gidx0", "nontemporal", "relaxed", "acquire", "release", "acq_rel", "seq_cst", "kernel",
                    "position", "exponentials", "moments"})  # fmt: skip
 
 OPERATIONS = OpGroup.ELEMENTWISE | OpGroup.MOVEMENT | OpGroup.STORAGE | {
@@ -29,7 +29,7 @@ OPERATIONS = OpGroup.ELEMENTWISE | OpGroup.MOVEMENT | OpGroup.STORAGE | {
     Ops.RANGE, Ops.END, Ops.AFTER, Ops.GROUP, Ops.SINK, Ops.NOOP, Ops.REDUCE, Ops.SCATTER,
     Ops.CONTIGUOUS, Ops.CONTIGUOUS_BACKWARD, Ops.DETACH, Ops.TUPLE, Ops.GETTUPLE, Ops.MSTACK, Ops.UNSHARD,
 }  # fmt: skip
-_BY_NAME = {op.name: op for op in OPERATIONS}
+PROGRAM_OPERATIONS = OPERATIONS | {Ops.IF, Ops.ENDIF, Ops.WMMA}  # of kernels in program form
 
 
 class GraphFormatError(ValueError):
@@ -166,8 +166,8 @@ def _need(holds: bool, what: str) -> None:
 # --- graphs ---
 
 
-def to_rows(graphs: Iterable[UOp]) -> tuple[list[list[Any]], list[int]]:
-    """(rows, the row of each graph). Errors: GraphFormatError names what has no form.
+def to_rows(graphs: Iterable[UOp], operations: Set[Ops] = OPERATIONS) -> tuple[list[list[Any]], list[int]]:
+    """(rows, the row of each graph). Errors: GraphFormatError names what has no form, or is none of `operations`.
 
     >>> from aril.uop import UOp
     >>> to_rows([UOp.const(dtypes.int32, 2) + 3])[0]
@@ -178,15 +178,15 @@ def to_rows(graphs: Iterable[UOp]) -> tuple[list[list[Any]], list[int]]:
     at = {u: i for i, u in enumerate(order)}
     rows = []
     for u in order:
-        if u.op not in OPERATIONS:
+        if u.op not in operations:
             raise GraphFormatError(f"{u.op.name} has no form in a file" + (f" (made at {u.origin})" * bool(u.origin)))
         dtype = u.dtype.name if u.op in _CHOSEN_DTYPE else None
         rows.append([u.op.name, dtype, [at[s] for s in u.src], _to_plain(u.arg), _to_plain(u.tag)])
     return rows, [at[g] for g in graphs]
 
 
-def from_rows(rows: Any, wanted: Sequence[Any]) -> list[UOp]:
-    """The graphs at rows `wanted`. Errors: GraphFormatError for anything `to_rows` does not make.
+def from_rows(rows: Any, wanted: Sequence[Any], operations: Set[Ops] = OPERATIONS) -> list[UOp]:
+    """The graphs at rows `wanted`. Errors: GraphFormatError for anything `to_rows` of these operations does not make.
 
     >>> from aril.uop import UOp
     >>> x = UOp.variable("n", 1, 8) * 2
@@ -198,12 +198,14 @@ def from_rows(rows: Any, wanted: Sequence[Any]) -> list[UOp]:
     built: list[UOp] = []
     for i, row in enumerate(rows):
         try:
-            op, dtype, src, arg, tag = row
+            name, dtype, src, arg, tag = row
+            op = Ops[name]
+            _need(op in operations, f"the operation {name}")
             _need(len(src) <= MAX_SOURCES, "the number of sources")
             for s in src:  # before they are used: -1 would be the last node
                 _need(type(s) is int and 0 <= s < i, "a source")
             kind = None if dtype is None else dtype_named(dtype)
-            built.append(UOp(_BY_NAME[op], tuple([built[s] for s in src]), _from_plain(arg), kind, _from_plain(tag)))
+            built.append(UOp(op, tuple([built[s] for s in src]), _from_plain(arg), kind, _from_plain(tag)))
         except GraphFormatError as error:
             raise GraphFormatError(f"node {i}: {error}") from None
         except Exception as error:  # whatever a node of such parts cannot be made of

@@ -17,7 +17,6 @@ from aril.uop import arithmetic, conditions, floats, memory, tracking
 from aril.uop.alu import exec_alu
 from aril.uop.bounds import operand_type
 from aril.uop.node import UOp
-from aril.uop.pattern import Pat, Rules
 
 CHAIN_LIMIT = 1000  # steps of one node: more are a cycle of rules
 
@@ -236,6 +235,3 @@ _STEPS: dict[Ops, Step] = {
     Ops.AFTER: memory.after,
     Ops.INDEX: memory.index_of_stack,
 }
-
-# the same steps as rules, for passes that want them beside their own
-symbolic = Rules([(Pat(op, name="u"), _step) for op in _STEPS], name="symbolic")

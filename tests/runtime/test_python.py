@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pytest
 
-from aril.device import Buffer, Device
+from aril.device import Buffer, CompiledKernel, Device
 from aril.dtype import dtypes
 from aril.ops import Ops
 from aril.runtime.python import Interpreter, KernelError, PythonRenderer, assemble, run_linear
@@ -204,7 +206,7 @@ def test_memory_of_every_format(dtype):
         assert np.array_equal(result, data & data if dtype == "bool" else data * data, equal_nan=dtype != "bool")
 
 
-def test_the_device_runs_a_program_from_its_text():
+def test_the_device_runs_a_program_from_its_bytes():
     n = 6
     out, x, g = UOp.param(0, I32, n), UOp.param(1, I32, n), UOp.special(const(n), "gidx0")
     kernel = assemble("negate", linear(out.index(g).store(UOp(Ops.NEG, (x.index(g).load(),)))), 2, chunks=n)
@@ -215,5 +217,20 @@ def test_the_device_runs_a_program_from_its_text():
     assert seconds is not None and seconds > 0
     assert np.frombuffer(result.as_memoryview(), np.int32).tolist() == [0, -1, -2, -3, -4, -5]
     assert "v1: int32 = NEG(v0)" in PythonRenderer().render("negate", linear(UOp(Ops.NEG, (const(1),))))
+
+
+@pytest.mark.parametrize("what", [b"\x7fELF", b"[]", b"[[], [0]]", b'[[["EXEC", null, [], null, null]], [0]]', None])
+def test_a_program_from_elsewhere_is_refused_and_not_executed(what, tmp_path):
+    class Hostile:
+        def __reduce__(self):
+            return open, (str(tmp_path / "proof"), "w")
+
+    binary = pickle.dumps(Hostile()) if what is None else what
     with pytest.raises(KernelError, match="not a program of PYTHON"):
-        device.load(type(kernel)("bad", b"\x7fELF", 1))
+        Device["PYTHON"].load(CompiledKernel("bad", binary, 1))
+    assert not list(tmp_path.iterdir())
+
+
+def test_inline_source_of_another_language_is_no_program():
+    with pytest.raises(KernelError, match="CUSTOM has no form"):
+        assemble("asm", [UOp(Ops.CUSTOM, (), "nop", dtypes.void)], 0)

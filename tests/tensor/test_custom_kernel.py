@@ -167,7 +167,7 @@ def test_inline_source_is_for_renderers_of_its_language():
     out = Tensor.custom_kernel(Tensor.empty(10), Tensor(a), fxn=square)[0]
     np.testing.assert_allclose(out.numpy(), a * a, rtol=1e-6)
     other = Tensor.custom_kernel(Tensor.empty(10, device="PYTHON"), Tensor(a, device="PYTHON"), fxn=square)[0]
-    with pytest.raises((RenderError, Exception), match="inline source|another target"):
+    with pytest.raises(RenderError, match="inline source"):
         other.realize()
 
 
