@@ -314,7 +314,7 @@ def _like_rows(flags: UOp, rows: UOp) -> UOp:
 
 # --- places ---
 
-_RULES[Ops.CONTIGUOUS] = lambda u, g: (g,)
+_RULES[Ops.CONTIGUOUS] = _RULES[Ops.NOOP] = lambda u, g: (g,)
 _RULES[Ops.CONTIGUOUS_BACKWARD] = lambda u, g: (UOp(Ops.CONTIGUOUS, (g,)),)
 
 

@@ -14,6 +14,7 @@ from aril.config import DEBUG, GRAD, NAN_CHECK, SPEC
 from aril.device import Buffer, Device
 from aril.dtype import DType, DTypeLike, dtypes, strong, to_dtype
 from aril.mixin import OpMixin
+from aril.mixin.base import dim_prod, same
 from aril.ops import Ops
 from aril.tensor_alive import enlist, is_flat, is_storage_view, set_node, storage_base
 from aril.tensor_calls import CallsMixin
@@ -79,7 +80,7 @@ class Tensor(
         place = canonical_place(device)
         if isinstance(data, Tensor):
             moved = data if place is None else data.to(place)
-            uop, place = (moved if wanted is None else moved.cast(wanted)).uop, moved._device
+            uop, place = (moved if wanted is None else moved.cast(wanted))._as_value().uop, moved._device
         elif isinstance(data, UOp):
             uop = data if wanted is None else data.cast(wanted)
             place = uop.device if place is None else place
@@ -145,7 +146,7 @@ class Tensor(
     def __len__(self) -> int:
         if not self.shape:
             raise TypeError("len() of a 0-d tensor; it has no axes")
-        return int(self.shape[0])
+        return self._known_length(0, "len()")
 
     def __iter__(self) -> Iterator[Tensor]:
         if not self.shape:
@@ -220,6 +221,10 @@ class Tensor(
     def _computable(self) -> Tensor:
         return where_kernels_run(self)[0] if memory_only_seen else self
 
+    def _as_value(self) -> Tensor:
+        x = self._computable()
+        return recorded(UOp(Ops.NOOP, (x._bare(),)), x._device) if is_storage_view(x.uop) else x
+
     def _like(self, uop: UOp) -> Tensor:
         return Tensor._new(uop, self._device)
 
@@ -278,7 +283,8 @@ class Tensor(
         return Tensor._new(UOp.invalid(dtype), self._device)
 
     def cast(self, dtype: DTypeLike) -> Tensor:
-        """As `dtype`. Floats out of an integer type's range saturate, NaN becomes 0 (`docs/dtypes.md`).
+        """As `dtype`; itself where it has that type. Floats out of an integer type's range saturate, NaN becomes 0
+        (`docs/dtypes.md`).
 
         >>> Tensor([1.9, -1.9]).cast(dtypes.int32).tolist()
         [1, -1]
@@ -297,8 +303,9 @@ class Tensor(
         [1065353216]
         """
         d, old = to_dtype(dtype), self.dtype
+        rest = dim_prod((self.shape[-1], old.itemsize)) % d.itemsize if self.shape else 1
         if d.itemsize != old.itemsize and (
-            not self.shape or self.shape[-1] * old.itemsize % d.itemsize or "b" in (d.kind, old.kind)
+            not same(rest if isinstance(rest, int) else rest._as_dim(), 0) or "b" in (d.kind, old.kind)
         ):
             raise ValueError(f"bitcast: a last axis of shape {self.shape} {old.name} does not divide into {d.name}")
         return recorded(self.uop.bitcast(d), self._device)

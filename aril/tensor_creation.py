@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from aril.dtype import DTypeLike, dtypes, promote, strong, to_dtype
-from aril.mixin.base import shape_arg
+from aril.mixin.base import dim_sub, shape_arg
 from aril.tensor_memory import elements, working_device
 from aril.tensor_places import canonical_place
 from aril.uop import UOp
@@ -102,6 +102,8 @@ class CreationMixin:
             start, stop = 0, start
         if step == 0:
             raise ValueError("arange: the step is 0")
+        if isinstance(start, UOp) or isinstance(stop, UOp):
+            return cls._variable_range(start, stop, step, dtype, device)
         kind = (
             to_dtype(dtype) if dtype is not None else strong(promote(*[dtypes.from_py(v) for v in (start, stop, step)]))
         )
@@ -113,6 +115,13 @@ class CreationMixin:
         ):
             raise ValueError(f"arange: {start} to {stop} does not fit {kind.name}; give a wider dtype")
         return cls._of(UOp.iota(n), device)._affine(start, step, kind)
+
+    @classmethod
+    def _variable_range(cls, start: Any, stop: Any, step: Any, dtype: Any, device: Any) -> Any:
+        if step.__class__ is not int or step != 1:
+            raise ValueError(f"arange: from {start} to {stop}, which vary, the step is 1, not {step}")
+        kind = dtypes.default_int() if dtype is None else to_dtype(dtype)
+        return (cls._of(UOp.iota(dim_sub(stop, start)), device) + start).cast(kind)
 
     def _affine(self: Any, start: Any, step: Any, kind: Any) -> Any:
         """start + step * self for positions, in a type that is exact for them."""
@@ -152,7 +161,7 @@ class CreationMixin:
         [[1.0, 0.0], [0.0, 1.0]]
         """
         m = n if m is None else m
-        if n < 0 or m < 0:
+        if any(isinstance(d, int) and d < 0 for d in (n, m)):
             raise ValueError(f"eye: sizes are at least 0, not {n} and {m}")
         rows, columns = cls._of(UOp.iota(n), device), cls._of(UOp.iota(m), device)
         return rows.reshape(n, 1).eq(columns.reshape(1, m)).cast(dtype or dtypes.default_float())

@@ -13,7 +13,7 @@ from aril.config import CHECK_POSITIONS
 from aril.device import DeviceError
 from aril.dtype import dtypes
 from aril.engine.realize import local
-from aril.mixin.base import broadcast_shape, check_part, dim_prod, dim_sub, dim_sum
+from aril.mixin.base import bound, broadcast_shape, check_part, dim_prod, dim_sub, dim_sum
 from aril.ops import Ops
 from aril.tensor_alive import is_writable_view
 from aril.tensor_memory import make_writable, working_device
@@ -191,7 +191,7 @@ def _holds_tensor(items: Any) -> bool:
 
 
 def _mask_positions(x: Any, mask: Any, axis: int) -> list[Any]:
-    if tuple(mask.shape) != tuple(x.shape[axis : axis + mask.ndim]):
+    if tuple(mask.shape) != tuple(map(bound, x.shape[axis : axis + mask.ndim])):
         raise IndexError(f"indexing: a mask of shape {mask.shape} does not fit axis {axis} on of shape {x.shape}")
     return list(mask.nonzero())
 
@@ -267,7 +267,7 @@ class _Asked:
     def take_slice(self, axis: int, n: Any, start: Any, length: Any, step: int, exact: bool) -> bool:
         """`length` elements of an axis from `start` on, `step` apart. With `exact`, False where they are no view of
         whole steps."""
-        if step == 1 or length == 0:
+        if step == 1 or isinstance(length, int) and length <= 1:
             self.parts.append((start, length))
         else:
             low = start if step > 0 else start + (length - 1) * step
@@ -316,7 +316,7 @@ def _positions(x: Any, k: Any, n: Any, axis: int) -> Any:
         return k if k._device in (None, x._device) else k.to(working_device(x))
     import numpy as np
 
-    array = np.asarray(k)
+    array, n = np.asarray(k), bound(n)
     if array.size == 0:
         array = array.astype(np.int32)
     if array.dtype.kind not in "iu":
@@ -332,7 +332,10 @@ def _slice(k: slice, n: Any, shape: Any) -> tuple[Any, Any, int]:
     """(start, length, step) of a slice of an axis of length n; bounds may be symbolic where the step is 1."""
     if any(isinstance(v, UOp) for v in (k.start, k.stop, n)):
         if k.step not in (None, 1):
-            raise IndexError("indexing: a slice with symbolic bounds has step 1")
+            raise IndexError(
+                f"indexing: a slice of an axis of variable length (shape {shape}), or with bounds that vary, has step "
+                f"1, not {k.step}; flip() reverses an axis"
+            )
         start, stop = (0 if k.start is None else k.start), (n if k.stop is None else k.stop)
         start, stop = (dim_sum(n, v) if isinstance(v, int) and v < 0 else v for v in (start, stop))
         check_part("indexing", start, stop, n, shape)

@@ -12,6 +12,7 @@ from typing import Any
 
 from aril.device import Device
 from aril.dtype import DTypeLike, dtypes, strong, to_dtype
+from aril.mixin.base import bound
 from aril.ops import Ops
 from aril.tensor_creation import CreationMixin
 from aril.tensor_memory import storage_base
@@ -23,11 +24,9 @@ _SMALL = 4096  # elements
 _PROTOCOLS_WITH_BUFFERS = 5  # pickle's first protocol that takes memory as it is (PEP 574)
 
 
-def _bound(d: Any) -> int:
+def _number(d: Any) -> int:
     """A dimension as a number, from the values its variables are bound to. ValueError for one that is not bound."""
-    if isinstance(d, int):
-        return d
-    out = d._bound_dim()
+    out = bound(d)
     if not isinstance(out, int):
         raise ValueError(f"the length {d} depends on a variable without a value; bind it first")
     return out
@@ -50,7 +49,7 @@ class InteropMixin(CreationMixin):
         if isinstance(x.device, tuple):
             x = x.realize().to(x.device[0])
         if not all(isinstance(d, int) for d in x.shape):
-            sizes = tuple([_bound(d) for d in x.shape])
+            sizes = tuple([_number(d) for d in x.shape])
             return x.pad_to(*x.max_shape)._host()[tuple([slice(n) for n in sizes])]
         out = host_view(x.uop)
         if out is None:
@@ -81,7 +80,7 @@ class InteropMixin(CreationMixin):
         >>> Tensor([1.5]).item()
         1.5
         """
-        if self.numel() != 1:
+        if bound(self.numel()) != 1:
             raise ValueError(f"item: a tensor of shape {self.shape} has {self.numel()} elements; item() takes one")
         x = self.cast_default()
         return (x if x.dtype.fmt is not None else x.cast(dtypes.float32))._host().item()

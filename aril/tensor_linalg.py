@@ -37,7 +37,8 @@ class LinalgMixin:
             raise ValueError(f"qr: mode is 'reduced' or 'complete', not {mode!r}")
         x = self._floating()
         out, r = x._wide(), None
-        *lead, m, n = out.shape
+        m, n = [self._known_length(a, "qr") for a in (self.ndim - 2, self.ndim - 1)]
+        lead = out.shape[:-2]
         k = m if mode == "complete" else min(m, n)
         rows = out._iota(m).cast(dtypes.int32).reshape(m, 1)
         reflections = []
@@ -72,7 +73,7 @@ class LinalgMixin:
         from aril.function import function
 
         x = self._floating()
-        m, n = x.shape[-2:]
+        m, n = [self._known_length(a, "svd") for a in (self.ndim - 2, self.ndim - 1)]
         full = bool(full_matrices) and m != n
         if 0 in (m, n) or 0 in x.shape:
             k = min(m, n)

@@ -165,7 +165,7 @@ class RandomMixin:
 
         for d in shape:
             if not isinstance(d, int) or d < 0:
-                raise ValueError(f"random: the shape consists of integers of at least 0, not {shape}")
+                raise ValueError(f"random: a dimension is an integer of at least 0, not {d}; draw the greatest and cut")
         place = canonical_place(device) or Device.DEFAULT
         n = math.prod(shape)
         examples = math.prod([m.size for m in _maps.open if m.randomness == "different"])
@@ -351,7 +351,7 @@ class RandomMixin:
             raise ValueError(
                 f"multinomial: weights are (classes) or (rows, classes), not {self.shape}; samples: {num_samples}"
             )
-        if not replacement and num_samples > self.shape[-1]:
+        if num_samples > self._known_length(self.ndim - 1, "multinomial") and not replacement:
             raise ValueError(f"multinomial: {num_samples} different classes of {self.shape[-1]}; use replacement=True")
         weights = self.float()
         if not replacement and num_samples > 1:
@@ -373,7 +373,7 @@ class RandomMixin:
         if not 0 <= p <= 1:
             raise ValueError(f"dropout: the probability lies within 0 and 1, not {p}")
         if not TRAINING.value or p == 0:
-            return self
+            return self._as_value()
         if p == 1:
             return self.zeros_like()
         keep = self.rand(*self.shape, dtype=dtypes.float32, device=working_device(self)) >= p

@@ -61,6 +61,12 @@ everywhere.
 | random numbers | Threefry, the same on every device and number of devices | other numbers for the same seed |
 | `nonzero`, `masked_select`, `x[mask]` | compute the mask at once: their shape depends on it | the same |
 | complex numbers | none | there |
+
+## Views
+
+{views}, `bitcast`, `detach`, `movedim` and slices show the memory of their operand: what is assigned to one shows in the other. `to`, `cast` and its
+short forms give the tensor itself where it is there, or has that type, already. The result of every other operation keeps its value, whatever is
+assigned to the operand later. A slice with a step is a view where its last step ends within the axis (`x[::2]` of an even length).
 """  # noqa: E501
 
 
@@ -114,7 +120,8 @@ def groups() -> dict[str, list[str]]:
 
 def page() -> str:
     """The whole page."""
-    out = [HEAD]
+    shown = [f"`{name}`" for name in sorted({r.name for r in TABLE if r.view} - {"step"}, key=str.lower)]
+    out = [HEAD.format(views=", ".join(shown))]
     for key, names in groups().items():
         title = key.partition("|")[2]
         out.append(f"## {title}\n\n| operation | takes | gives | meaning |\n|---|---|---|---|")

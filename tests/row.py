@@ -19,3 +19,4 @@ class Row(NamedTuple):
     grad: bool = True
     count: int = 1
     least: int = 0  # the number of axes it needs
+    view: bool = False  # shows the memory of its operand: what is assigned to one shows in the other

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from aril import Tensor, dtypes
+from aril import Tensor, dtypes, jit
+from aril.tensor_alive import is_storage_view
 from tests.operations import FUNCTIONS, TABLE, Row, result
 
 RNG = np.random.default_rng(0)
@@ -81,3 +82,76 @@ def test_the_interpreter_agrees(row):
     one = row.f(*[Tensor(a, device="CPU") for a in x]).numpy()
     two = row.f(*[Tensor(a, device="PYTHON") for a in x]).numpy()
     np.testing.assert_allclose(one, two, rtol=1e-6, atol=1e-7)
+
+
+@rows
+def test_only_views_show_the_memory_of_their_operand(row):
+    """Axes of length 1 among them, over which a sum, a sort or a join changes nothing."""
+    asked = 0
+    for kind in (np.float32, np.int32):
+        for shape in ((), (1,), (1, 1), (2, 1), (1, 4), (2, 4), (3, 1, 1)):
+            if len(shape) < row.least or np.dtype(kind).kind not in row.takes:
+                continue
+            try:
+                out = row.f(*[Tensor(x) for x in operands(row, shape, kind)])
+            except (ValueError, IndexError):  # no window, no second element
+                continue
+            assert is_storage_view(out.uop) == row.view or row.name == "clone", (shape, kind)
+            asked += 1
+    assert asked
+
+
+UNCHANGING = {
+    "cat": lambda x: x.cat(),
+    "stack": lambda x: x[0].stack(),
+    "pow": lambda x: x**1,
+    "+x": lambda x: +x,
+    "x + 0": lambda x: x + 0,
+    "x * 1": lambda x: x * 1,
+    "usum": lambda x: x.usum(),
+    "uprod": lambda x: x.uprod(),
+    "repeat": lambda x: x.repeat(2, 1),
+    "repeat_interleave": lambda x: x.repeat_interleave(1, 0),
+    "pad": lambda x: x.pad((0, 0)),
+    "pad mode": lambda x: x.pad((0, 0), mode="circular"),
+    "pad a negative": lambda x: x.pad((0, -1)),
+    "pad_to": lambda x: x.pad_to(None, None),
+    "roll": lambda x: x.roll(4, 1),
+    "meshgrid": lambda x: x[0].meshgrid()[0],
+    "unfold": lambda x: x.unfold(1, 2, 1),
+    "sum": lambda x: x[:, :1].sum(1),
+    "sum of no axis": lambda x: x.sum(()),
+    "max": lambda x: x[:, :1].max(1, keepdim=True),
+    "cumsum": lambda x: x[:1].cumsum(0),
+    "einsum": lambda x: Tensor.einsum("ij->ji", x),
+    "interpolate": lambda x: x.interpolate((8,), mode="nearest"),
+    "max_pool2d": lambda x: x.max_pool2d(1),
+    "dropout": lambda x: x.dropout(0.5),
+    "clip": lambda x: x.clip(min=-1e9),
+    "where": lambda x: (x == x).where(x, 0),
+    "round": lambda x: x.int().round(),
+    "Tensor": lambda x: Tensor(x),
+}
+
+
+@pytest.mark.parametrize("f", UNCHANGING.values(), ids=UNCHANGING)
+def test_what_changes_nothing_keeps_its_value(f):
+    data = np.arange(8, dtype=np.float32).reshape(2, 4)
+    want = f(Tensor(data)).numpy()
+    x = Tensor(data)
+    lazy, kept = f(x), f(x).realize()
+    x.assign(x * 0 - 7)
+    np.testing.assert_array_equal(lazy.numpy(), want)
+    np.testing.assert_array_equal(kept.numpy(), want)
+    kept.assign(kept * 0)  # and what is written to the result does not reach the operand
+    kept.realize()
+    assert x.tolist() == [[-7] * 4] * 2
+    y = Tensor(data)
+    step = jit(lambda x: (f(x), x.assign(x + 1))[0])
+    for k in range(3):
+        found = step(y)
+        np.testing.assert_array_equal(found.numpy(), f(Tensor(data + k)).numpy())
+    z = Tensor(data)
+    np.testing.assert_array_equal(
+        f(z).float().sum().gradient(z)[0].numpy().sum(), 0 if f is UNCHANGING["round"] else want.size
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Self
 
-from aril.mixin.base import broadcast_shape
+from aril.mixin.base import broadcast_shape, dim_mod, dim_sub, same
 from aril.mixin.movement import MovementMixin
 
 
@@ -43,11 +43,11 @@ class ArrangementMixin(MovementMixin):
         for shift, dim in pairs:
             d = self._axis(dim, "roll")
             n = self.shape[d]
-            cut = -shift % n if n else 0
-            if cut:
-                first, second = out.split([cut, n - cut], d)
+            cut = 0 if same(n, 0) else dim_mod(-shift, n)
+            if not same(cut, 0):
+                first, second = out.split([cut, dim_sub(n, cut)], d)
                 out = second.cat(first, dim=d)
-        return out
+        return out._as_value()
 
     def meshgrid(self, *others: Self, indexing: str = "ij") -> tuple[Self, ...]:
         """Coordinates of a grid from vectors: one value an input, each of the grid's shape; "xy" swaps the first two
@@ -68,7 +68,7 @@ class ArrangementMixin(MovementMixin):
             for v, p in zip(vectors, position, strict=True)
         ]
         shape = broadcast_shape(*[v.shape for v in shaped])
-        return tuple([v._broadcast_to(shape) for v in shaped])
+        return tuple([v._broadcast_to(shape)._as_value() for v in shaped])
 
     def rearrange(self, formula: str, **sizes: int) -> Self:
         """Axes renamed, split, joined and moved as `formula` says, in the notation of einops: "b (h w) c -> b c h

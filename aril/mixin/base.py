@@ -146,6 +146,29 @@ class BaseMixin:
             )
         return dim + n if dim < 0 and n else max(dim, 0)
 
+    def _known_length(self, axis: int, what: str) -> int:
+        """The length of an axis that has to be known. ValueError for a variable one."""
+        n = self.shape[axis]
+        if isinstance(n, int):
+            return n
+        raise ValueError(
+            f"{what}: axis {axis} of shape {self.shape} has a variable length, which it cannot take; fill the axis up "
+            "with pad_to, or take a part of known length"
+        )
+
+    def _to_greatest(self, axis: int, fill: Any = 0) -> Self:
+        """An axis of variable length filled up to its greatest with `fill`: operations that look around reach into
+        memory of known size, and what they give is cut off where the axis ends."""
+        n = self.shape[axis]
+        if isinstance(n, int):
+            return self
+        rest = dim_sub(int(n.vmax), n)
+        return self._pad(tuple([(0, rest) if i == axis else (0, 0) for i in range(len(self.shape))]), fill)
+
+    def _first(self, axis: int, n: Dim) -> Self:
+        """The first n elements of an axis."""
+        return self._shrink(tuple([(0, n) if i == axis else (0, d) for i, d in enumerate(self.shape)]))
+
     def _axes(self, dims: Any, what: str) -> tuple[int, ...]:
         """One axis, several, or all (None), counted from the front, sorted. ValueError where one comes twice."""
         if dims is None:
@@ -157,6 +180,11 @@ class BaseMixin:
             return out if self.shape else ()
         axis = self._axis(dims, what)
         return (axis,) if self.shape else ()
+
+    def _as_value(self) -> Self:
+        """What an operation gives that changes nothing, unless it is documented as a view: as good as computed, so
+        what is assigned to the original later does not show in it."""
+        return self
 
     # --- operands ---
 
@@ -251,10 +279,15 @@ def same(a: Dim, b: Dim) -> bool:
     return a is b or (isinstance(a, int) and isinstance(b, int) and a == b)
 
 
+def bound(n: Dim) -> Dim:
+    """A dimension as a number, as far as its variables are bound to values."""
+    return n if isinstance(n, int) else n._bound_dim()
+
+
 def check_part(what: str, start: Dim, end: Dim, d: Dim, shape: Shape) -> None:
     """Errors: IndexError where elements `start` to `end` (excluded) of an axis of length d do not exist, as far as
     variables in them are bound to values."""
-    first, last, n = [x._bound_dim() if hasattr(x, "_bound_dim") else x for x in (start, end, d)]
+    first, last, n = [bound(x) if hasattr(x, "_bound_dim") else x for x in (start, end, d)]
     if isinstance(first, int) and isinstance(last, int) and isinstance(n, int) and not 0 <= first <= last <= n:
         raise IndexError(f"{what}: {first} to {last} lies outside an axis of {n} (shape {shape})")
 
@@ -275,6 +308,15 @@ def dim_sub(a: Dim, b: Dim) -> Dim:
     """a - b of dimensions, simplified where symbolic."""
     out = a - b
     return out if isinstance(out, int) else out._as_dim()
+
+
+def dim_mod(a: int, b: Dim) -> Dim:
+    """a modulo b; where b is symbolic and large enough for it, without a quotient."""
+    if isinstance(b, int):
+        return a % b
+    if 0 <= a < b.vmin:
+        return a
+    return dim_sum(b, a) if 0 > a >= -b.vmin else (a % b)._as_dim()
 
 
 def shape_arg(args: Iterable[Any]) -> Shape:

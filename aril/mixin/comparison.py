@@ -162,7 +162,7 @@ class ComparisonMixin(BaseMixin):
         >>> Tensor([-1.5, 1.2]).trunc().tolist()
         [-1.0, 1.0]
         """
-        return self._alu(Ops.TRUNC) if self.dtype.kind == "f" else self
+        return self._alu(Ops.TRUNC) if self.dtype.kind == "f" else self._as_value()
 
     def floor(self) -> Self:
         """Rounded down; integers as they are.
@@ -171,7 +171,7 @@ class ComparisonMixin(BaseMixin):
         [-2.0, 1.0]
         """
         if self.dtype.kind != "f":
-            return self
+            return self._as_value()
         t = self._alu(Ops.TRUNC)
         return (self < t).where(t - 1.0, t)
 
@@ -182,7 +182,7 @@ class ComparisonMixin(BaseMixin):
         [-1.0, 2.0]
         """
         if self.dtype.kind != "f":
-            return self
+            return self._as_value()
         t = self._alu(Ops.TRUNC)
         return (t < self).where(t + 1.0, t)
 
@@ -196,7 +196,7 @@ class ComparisonMixin(BaseMixin):
         if self.dtype.kind != "f":
             if decimals < 0:
                 raise TypeError(f"round: integers have no {decimals} decimals here; cast to a float first")
-            return self
+            return self._as_value()
         if decimals:
             scale = 10.0 ** abs(decimals)
             return (self * scale).round() / scale if decimals > 0 else (self / scale).round() * scale

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from aril.dtype import DTypeLike, accumulator, dtypes, promote, to_dtype
 from aril.mixin.activations import ActivationMixin
-from aril.mixin.base import broadcast_shape, dim_prod, same, to_pair
+from aril.mixin.base import bound, broadcast_shape, dim_prod, dim_sum, same, to_pair
 from aril.mixin.movement import whole_steps
 from aril.mixin.notation import parse_einsum
 from aril.ops import Ops
@@ -110,7 +110,7 @@ class ContractMixin(ActivationMixin):
             out = out.sum(summed, True, dtype) if summed else out if dtype is None else out.cast(dtype)
         kept = [c for c in letters if c in output]
         out = out._reshape(tuple([d for i, d in enumerate(out.shape) if i not in summed]))
-        return out.permute(*[kept.index(c) for c in output]) if output else out
+        return (out.permute(*[kept.index(c) for c in output]) if output else out)._as_value()
 
     def _einsum_operand(self, names: str, letters: str) -> Self:
         """This operand with an axis for each of `letters`, of length 1 where it has none."""
@@ -196,7 +196,8 @@ class ContractMixin(ActivationMixin):
         # cast ahead of the windows, so that their gradients are summed in the wide type, too
         x = self.cast(accumulator(kind)).pad(((0, 0), (0, 0), *self._spatial_padding(padding, n)))
         for size, k, d in zip(x.shape[2:], kernel, dilations, strict=True):
-            if isinstance(size, int) and size < d * (k - 1) + 1:
+            here = bound(size)
+            if isinstance(here, int) and here < d * (k - 1) + 1:
                 raise ValueError(
                     f"conv2d: a kernel of {kernel} (dilation {dilations}) does not fit into {x.shape} after padding"
                 )
@@ -263,6 +264,9 @@ class ContractMixin(ActivationMixin):
         (last)]."""
         *lead, size = self.shape
         count, before, rest = lead[axis], tuple(lead[:axis]), tuple(lead[axis + 1 :])
+        if not isinstance(count, int):
+            length = dim_sum((count - 1) * step, dilation * (size - 1) + 1)
+            return self._to_greatest(axis)._unwindowed(axis, step, dilation)._first(axis, length)
         if step == size and dilation == 1:  # no place belongs to two windows
             x = self._permute((*range(axis + 1), self.ndim - 1, *range(axis + 1, self.ndim - 1)))
             return x._reshape((*before, count * size, *rest))
@@ -287,6 +291,8 @@ class ContractMixin(ActivationMixin):
         pairs = list(self._spatial_padding(padding, n))
         ceil_extra = [0] * n
         if ceil_mode:
+            for axis in range(self.ndim - n, self.ndim):
+                self._known_length(axis, f"{what} with ceil_mode")
             for i, (size, k, s, d, (b, a)) in enumerate(
                 zip(self.shape[-n:], kernel, strides, dilations, pairs, strict=True)
             ):

@@ -226,7 +226,7 @@ class ElementwiseMixin(ComparisonMixin):
         out = self
         for x in others:
             out = out.add(x)
-        return out
+        return out._as_value()
 
     def uprod(self, *others: Any) -> Self:
         """The product of this value and `others`, elementwise.
@@ -237,7 +237,7 @@ class ElementwiseMixin(ComparisonMixin):
         out = self
         for x in others:
             out = out.mul(x)
-        return out
+        return out._as_value()
 
     def pow(self, x: Any, reverse: Any = False) -> Self:
         """self ** x.
@@ -283,7 +283,7 @@ class ElementwiseMixin(ComparisonMixin):
             if n:
                 base = base._alu(Ops.MUL, base)
         assert out is not None
-        return out._alu(Ops.RECIPROCAL) if exponent < 0 else out
+        return out._alu(Ops.RECIPROCAL) if exponent < 0 else out._as_value()
 
     def _integer_power(self, exponent: Self) -> Self:
         out, base = self.const_like(1), self

@@ -10,7 +10,7 @@ import math
 from typing import Any, Self
 
 from aril.dtype import dtypes
-from aril.mixin.base import dim_prod, same
+from aril.mixin.base import dim_prod, dim_sub, same
 from aril.mixin.resize import ResizeMixin
 from aril.ops import Ops
 
@@ -65,7 +65,7 @@ class IndexingMixin(ResizeMixin):
         index = index._signed()
         if signed:
             index = (index < 0).where(index + n, index)
-        return index.clamp(0, n - 1) if isinstance(n, int) else index
+        return index.clamp(0, dim_sub(n, 1))
 
     def _check_positions(self, index: Self, n: Any, what: str) -> None:
         """Where values can be computed, IndexError for positions out of range if CHECK_POSITIONS asks for it."""
@@ -92,7 +92,7 @@ class IndexingMixin(ResizeMixin):
                 f"gather: index {index.shape} must have the rank of {self.shape} and be no longer outside of axis {dim}"
             )
         if not self.shape:
-            return self
+            return self._as_value()
         rows = self._one_index_a_row(index, d)
         if rows is not None:
             return self.movedim(d, 0)._take(self._position(rows, self.shape[d], "gather")).movedim(0, d)

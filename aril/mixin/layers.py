@@ -276,7 +276,9 @@ class LayersMixin(OrderMixin):
             v = v.repeat_interleave(self.shape[-3] // v.shape[-3], -3)
         q, v = self._floating(), v._floating()
         scores = q._wide().dot(k._wide().transpose(-2, -1))
-        scores = scores * (1.0 / math.sqrt(self.shape[-1]) if scale is None else scale)
+        if scale is None:
+            scale = 1.0 / math.sqrt(self._known_length(self.ndim - 1, "scaled_dot_product_attention without scale"))
+        scores = scores * scale
         seen: Self | None = None
         if is_causal:
             if attn_mask is not None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 from aril.dtype import promote
-from aril.mixin.base import Dim, check_part, dim_prod, dim_sub, dim_sum, same, shape_arg
+from aril.mixin.base import Dim, bound, check_part, dim_prod, dim_sub, dim_sum, same, shape_arg
 from aril.mixin.operators import OperatorMixin
 from aril.ops import Ops
 
@@ -45,7 +45,7 @@ class MovementMixin(OperatorMixin):
             new = tuple([rest if isinstance(d, int) and d == -1 else d for d in new])
         if new == old:
             return self
-        have, want = [n if isinstance(n, int) else n._bound_dim() for n in (dim_prod(old), dim_prod(new))]
+        have, want = bound(dim_prod(old)), bound(dim_prod(new))
         numbers = isinstance(have, int) and isinstance(want, int)
         if numbers and have != want or any(isinstance(d, int) and d < 0 for d in new):
             raise ValueError(
@@ -150,7 +150,7 @@ class MovementMixin(OperatorMixin):
         inner = [d for c, s in zip(counts, old, strict=True) for d in (1, s)]
         outer = [d for c, s in zip(counts, old, strict=True) for d in (c, s)]
         final = tuple([dim_prod((c, s)) for c, s in zip(counts, old, strict=True)])
-        return self._reshape(tuple(inner))._expand(tuple(outer))._reshape(final)
+        return self._reshape(tuple(inner))._expand(tuple(outer))._reshape(final)._as_value()
 
     def repeat_interleave(self, repeats: int, dim: int | None = None) -> Self:
         """Each element repeated `repeats` times in place along `dim` (of the flattened value where None).
@@ -161,7 +161,8 @@ class MovementMixin(OperatorMixin):
         x, d = (self.flatten(), 0) if dim is None else (self, self._axis(dim, "repeat_interleave"))
         s = x.shape
         wide = (*s[: d + 1], repeats, *s[d + 1 :])
-        return x.unsqueeze(d + 1)._expand(wide)._reshape((*s[:d], dim_prod((s[d], repeats)), *s[d + 1 :]))
+        out = x.unsqueeze(d + 1)._expand(wide)._reshape((*s[:d], dim_prod((s[d], repeats)), *s[d + 1 :]))
+        return out._as_value()
 
     # --- the order of axes ---
 
@@ -263,9 +264,9 @@ class MovementMixin(OperatorMixin):
             cut = [(max(-b, 0), d - max(-a, 0)) for (b, a), d in zip(pairs, self.shape, strict=True)]
             pairs = tuple([(max(b, 0), max(a, 0)) for b, a in pairs])
             return self.shrink(cut).pad(pairs, mode, value)
+        if all(same(b, 0) and same(a, 0) for b, a in pairs):
+            return self._as_value()
         if mode == "constant":
-            if all(same(b, 0) and same(a, 0) for b, a in pairs):
-                return self
             if any(same(d, 0) for d in self.shape):
                 return self.const_like(value)._broadcast_to(
                     tuple([dim_sum(d, b, a) for d, (b, a) in zip(self.shape, pairs, strict=True)])
@@ -291,8 +292,9 @@ class MovementMixin(OperatorMixin):
 
     def _pad_with_own(self, axis: int, before: int, after: int, mode: str) -> Self:
         n = self.shape[axis]
-        limit = {"reflect": n - 1, "circular": n, "replicate": math.inf}[mode]
-        if max(before, after) > limit or (n == 0 and before + after):
+        size = bound(n)
+        limit = {"reflect": size - 1, "circular": size, "replicate": math.inf}[mode]
+        if isinstance(size, int) and (max(before, after) > limit or (size == 0 and before + after)):
             raise ValueError(f"pad: {mode} cannot add {before} and {after} elements to an axis of {n}")
 
         def part(start: int, end: int) -> Any:
@@ -329,17 +331,19 @@ class MovementMixin(OperatorMixin):
         d = self._axis(dim, "split")
         n = self.shape[d]
         if isinstance(sizes, int):
+            n = self._known_length(d, "split into parts of one size")
             if sizes <= 0:
                 raise ValueError(f"split: the size of a part is at least 1, not {sizes}")
             sizes = [min(sizes, n - i) for i in range(0, n, sizes)] or [0]
-        if sum(sizes) != n:
-            raise ValueError(
-                f"split: sizes {tuple(sizes)} add up to {sum(sizes)}, axis {dim} of shape {self.shape} has {n}"
-            )
-        out, start = [], 0
+        total = dim_sum(*sizes)
+        if not same(total, n) and not same(bound(total), bound(n)):
+            raise ValueError(f"split: sizes {tuple(sizes)} add up to {total}, axis {dim} of shape {self.shape} has {n}")
+        out: list[Self] = []
+        start: Dim = 0
         for size in sizes:
-            out.append(self.shrink([(start, start + size) if i == d else None for i in range(self.ndim)]))
-            start += size
+            end = dim_sum(start, size)
+            out.append(self.shrink([(start, end) if i == d else None for i in range(self.ndim)]))
+            start = end
         return tuple(out)
 
     def chunk(self, chunks: int, dim: int = 0) -> tuple[Self, ...]:
@@ -350,7 +354,7 @@ class MovementMixin(OperatorMixin):
         """
         if chunks <= 0:
             raise ValueError(f"chunk: the number of parts is at least 1, not {chunks}")
-        n = self.shape[self._axis(dim, "chunk")]
+        n = self._known_length(self._axis(dim, "chunk"), "chunk")
         return self.split(-(-n // chunks) or 1, dim) if n else self.split([0] * chunks, dim)
 
     def unfold(self, dim: int, size: int, step: int = 1) -> Self:
@@ -361,23 +365,25 @@ class MovementMixin(OperatorMixin):
         [[1, 2], [2, 3], [3, 4]]
         """
         d = self._axis(dim, "unfold")
-        n = self.shape[d]
-        if not 0 < size <= n or step < 1:
+        n = bound(self.shape[d])
+        if size < 1 or step < 1 or isinstance(n, int) and size > n:
             raise ValueError(f"unfold: windows of {size} elements, {step} apart, do not exist on an axis of {n}")
-        return self._windows(d, size, step)
+        return self._windows(d, size, step)._as_value()
 
     def _windows(self, axis: int, size: int, step: int = 1, dilation: int = 1) -> Self:
         """out[.., o (axis), .., k (new last)] = x[.., o * step + k * dilation, ..]: EXPAND, SHEAR, then every
         step-th."""
         n = self.shape[axis]
-        count = (n - dilation * (size - 1) - 1) // step + 1
+        count = dim_sum((dim_sub(n, dilation * (size - 1) + 1)) // step, 1)
         if step == size and dilation == 1:  # no element lies in two windows: each window is a row of a reshape
             x = self._shrink(tuple([(0, count * size) if i == axis else (0, d) for i, d in enumerate(self.shape)]))
             x = x._reshape((*self.shape[:axis], count, size, *self.shape[axis + 1 :]))
             return x._permute((*range(axis + 1), *range(axis + 2, x.ndim), axis + 1))
+        if not isinstance(n, int):
+            return self._to_greatest(axis)._windows(axis, size, step, dilation)._first(axis, count)
         length = (count - 1) * step + 1
         x = self
-        if step > 1 and isinstance(n, int) and isinstance(length, int):
+        if step > 1:
             length = count * step
             more = whole_steps(n, size, step, dilation)
             if more:
@@ -409,6 +415,11 @@ class MovementMixin(OperatorMixin):
         if a == b or self.ndim < 2:
             raise ValueError(f"diagonal: two different axes are needed, not {dim1} and {dim2} of shape {self.shape}")
         rest = [i for i in range(self.ndim) if i not in (a, b)]
+        if not (isinstance(self.shape[a], int) and isinstance(self.shape[b], int)):
+            if not same(self.shape[a], self.shape[b]) or offset:
+                self._known_length(a, "diagonal"), self._known_length(b, "diagonal")
+            whole = self._to_greatest(a)._to_greatest(b).diagonal(0, a, b)
+            return whole._first(whole.ndim - 1, self.shape[a])
         x = self._permute((*rest, a, b)) if (*rest, a, b) != tuple(range(self.ndim)) else self
         rows, columns = x.shape[-2:]
         top, left = max(-offset, 0), max(offset, 0)
@@ -457,7 +468,7 @@ class MovementMixin(OperatorMixin):
             ):
                 raise ValueError(f"cat: shapes {[q.shape for q in parts]} differ outside of axis {dim}")
         if len(parts) == 1:
-            return self
+            return self._as_value()
         parts = _one_dtype(parts)
         total = dim_sum(*[p.shape[d] for p in parts])
         index = self._iota(total)._reshape(tuple([total if i == d else 1 for i in range(self.ndim)]))
@@ -476,7 +487,7 @@ class MovementMixin(OperatorMixin):
             else:
                 out = (index < start)._broadcast_to(padded.shape)._alu(Ops.WHERE, out, padded)
             start = dim_sum(start, n)
-        return out if out is not None else parts[0]
+        return out if out is not None else parts[0]._as_value()
 
 
 def whole_steps(n: int, size: int, step: int, dilation: int) -> int:

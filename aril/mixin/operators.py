@@ -104,7 +104,7 @@ class OperatorMixin(ElementwiseMixin):
         return self.neg()
 
     def __pos__(self) -> Self:
-        return self
+        return self._as_value()
 
     def __invert__(self) -> Self:
         return self.bitwise_not()

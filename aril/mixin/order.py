@@ -11,7 +11,7 @@ import math
 from typing import Any, Self
 
 from aril.dtype import accumulator, dtypes
-from aril.mixin.base import dim_prod
+from aril.mixin.base import bound, dim_prod, same
 from aril.mixin.indexing import IndexingMixin
 from aril.ops import Ops
 
@@ -34,7 +34,7 @@ class OrderMixin(IndexingMixin):
         """
         d = self._axis(dim, "sort")
         if not self.shape:
-            return self, self.const_like(0).cast(dtypes.default_int())
+            return self._as_value(), self.const_like(0).cast(dtypes.default_int())
         order = self._order(d, descending)
         return self.gather(d, order), order
 
@@ -55,8 +55,9 @@ class OrderMixin(IndexingMixin):
         [[3, 2], [0, 2]]
         """
         d = self._axis(dim, "topk")
-        if not 0 <= k <= (self.shape[d] if self.shape else 1):
-            raise ValueError(f"topk: {k} elements of an axis of {self.shape[d] if self.shape else 1}")
+        n = self.shape[d] if self.shape else 1
+        if k < 0 or isinstance(bound(n), int) and k > bound(n):
+            raise ValueError(f"topk: {k} elements of an axis of {n}")
         if not self.shape:
             values, order = self._reshape((1,)).topk(k)
             return (values._reshape(()), order._reshape(())) if k else (values, order)
@@ -70,9 +71,13 @@ class OrderMixin(IndexingMixin):
         key = self._sort_key(descending)
         key = key if d == self.ndim - 1 else key.movedim(d, -1)
         lead = key.shape[:-1]
-        rows = math.prod(lead)
+        rows = dim_prod(lead)
         kind = dtypes.default_int()
-        if n <= 1 or rows == 0 or k == 0:
+        if not isinstance(n, int):  # what fills a variable axis up comes last
+            most = key._to_greatest(self.ndim - 1, key.dtype.max)
+            order = most._order(self.ndim - 1, False)._first(self.ndim - 1, n)._first(self.ndim - 1, k)
+            return order if d == self.ndim - 1 else order.movedim(-1, d)
+        if n <= 1 or same(rows, 0) or k == 0:
             along = tuple([k if i == d else 1 for i in range(self.ndim)])
             whole = tuple([k if i == d else m for i, m in enumerate(self.shape)])
             return self._iota(k).cast(kind)._reshape(along)._broadcast_to(whole)
@@ -154,7 +159,7 @@ class OrderMixin(IndexingMixin):
         d = self._axis(dim, what)
         n = self.shape[d]
         if any(isinstance(s, int) and s == 0 for s in (*self.shape, *index.shape)):
-            return self
+            return self._as_value()
         self._check_positions(index, n, what)
         kind = dtypes.int32 if self.max_numel() <= dtypes.int32.max else dtypes.int64
         rows = self._one_index_a_row(index, d)

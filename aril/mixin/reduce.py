@@ -33,7 +33,7 @@ class ReduceMixin(ArrangementMixin):
             out = self.const_like(_IDENTITY[op])._broadcast_to(kept)
         else:
             long = tuple([a for a in axes if not same(shape[a], 1)])
-            out = self._reduce(op, long) if long else self
+            out = self._reduce(op, long) if long else self._as_value()
         if keepdim or not axes:
             return out
         return out._reshape(tuple([d for i, d in enumerate(out.shape) if i not in axes]))
@@ -237,9 +237,11 @@ class ReduceMixin(ArrangementMixin):
         Two levels of blocks of b over n elements: blocks cost n * b, the totals of n / b blocks n / b * b, and so on.
         """
         d = self._axis(axis, what)
-        if not self.shape or same(self.shape[d], 0):
-            return self
-        n = self.shape[d]
+        n = self.shape[d] if self.shape else 1
+        if same(n, 0) or same(n, 1):
+            return self._as_value()
+        if not isinstance(n, int):  # what comes behind an element does not count for it
+            return self._to_greatest(d, identity)._scan(op, d, identity, what)._first(d, n)
         x = self if d == self.ndim - 1 else self.movedim(d, -1)
         lead = x.shape[:-1]
         x = x._scan_last(op, identity, lead, n)
@@ -250,7 +252,7 @@ class ReduceMixin(ArrangementMixin):
         none = [(0, 0)] * k
         if n <= 2 * _SCAN_BLOCK:
             padded = self._pad((*none, (n - 1, 0)), identity)
-            return padded._windows(k, n)._reduce(op, (k + 1,))._reshape((*lead, n)) if n > 1 else self
+            return padded._windows(k, n)._reduce(op, (k + 1,))._reshape((*lead, n))
         blocks = -(-n // _SCAN_BLOCK)
         x = self._pad((*none, (0, blocks * _SCAN_BLOCK - n)), identity) if n % _SCAN_BLOCK else self
         inner = x._reshape((*lead, blocks, _SCAN_BLOCK))
@@ -269,10 +271,12 @@ class ReduceMixin(ArrangementMixin):
         [0.0, 0.6931]
         """
         d = self._axis(axis, "logcumsumexp")
-        if not self.shape or same(self.shape[d], 0):
-            return self
         x = self._floating()
+        if not self.shape or same(self.shape[d], 0):
+            return x._as_value()
         n = x.shape[d]
+        if not isinstance(n, int):
+            return x._to_greatest(d).logcumsumexp(d)._first(d, n)
         wide = x._wide() if d == x.ndim - 1 else x._wide().movedim(d, -1)
         top = wide.cummax(-1)
         # out[i] = top[i] + log(sum over j <= i of exp(x[j] - top[i])): the pairs (i, j) as windows into the past.

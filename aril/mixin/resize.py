@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, Self
 
 from aril.dtype import dtypes
+from aril.mixin.base import dim_sub
 from aril.mixin.contract import ContractMixin
 
 _MODES = ("nearest", "nearest-exact", "linear", "cubic")
@@ -38,29 +39,37 @@ class ResizeMixin(ContractMixin):
             raise ValueError(f"interpolate: mode {mode!r} takes neither align_corners nor antialias")
         if align_corners and antialias:
             raise ValueError("interpolate: antialias does not go with align_corners")
+        if any(not isinstance(s, int) for s in sizes):
+            raise TypeError(
+                f"interpolate: sizes are ints, not {', '.join(map(str, sizes))}; a variable one has to be known"
+            )
         if len(sizes) > self.ndim or any(s < 1 for s in sizes) or 0 in self.shape[self.ndim - len(sizes) :]:
             raise ValueError(f"interpolate: shape {self.shape} cannot be resized to {sizes} on its last axes")
         x = self if mode.startswith("nearest") else self._floating()
         out = x if mode.startswith("nearest") else x._wide()
         for k, new in enumerate(sizes):
             out = out._resized(self.ndim - len(sizes) + k, new, mode, align_corners, antialias)
-        return out.cast(x.dtype)
+        return out.cast(x.dtype)._as_value()
 
     def _resized(self, axis: int, new: int, mode: str, align_corners: Any, antialias: Any) -> Self:
         old = self.shape[axis]
         kind = self.dtype if self.dtype is dtypes.float64 else dtypes.float32
+        # of a variable length everything that follows is computed, too
+        last: Any = old - 1 if isinstance(old, int) else self._lift(old - 1).cast(kind)
+        ratio: Any = old / new if isinstance(old, int) else self._lift(old).cast(kind) / new
         place = self._iota(new).cast(kind)
         if mode.startswith("nearest"):
             if isinstance(old, int) and new % old == 0:  # no positions: its gradient is a sum, not a scatter
                 return self.repeat_interleave(new // old, axis)
             shift = 0.5 if mode == "nearest-exact" else 0.0
-            index = ((place + shift) * (old / new)).floor().cast(dtypes.int32).clamp(0, old - 1)
+            index = ((place + shift) * ratio).floor().cast(dtypes.int32).clamp(0, dim_sub(old, 1))
             return self.movedim(axis, 0)._take(index).movedim(0, axis)
-        source = place * ((old - 1) / max(new - 1, 1)) if align_corners else (place + 0.5) * (old / new) - 0.5
+        source = place * (last / max(new - 1, 1)) if align_corners else (place + 0.5) * ratio - 0.5
         if antialias:
-            return self._smoothed(axis, source, max(old / new, 1.0), mode)
+            scale = max(ratio, 1.0) if isinstance(old, int) else ratio.maximum(1.0)
+            return self._smoothed(axis, source, scale, mode)
         if mode == "linear":
-            source = source.clamp(0.0, float(old - 1))
+            source = source.clamp(0.0, float(last) if isinstance(old, int) else last)
         low = source.floor()
         t = source - low
         taps = (0, 1) if mode == "linear" else (-1, 0, 1, 2)
@@ -68,12 +77,12 @@ class ResizeMixin(ContractMixin):
         out: Self | None = None
         for k in taps:
             weight = _kernel((t - k).abs(), mode, -0.75)._reshape((new, *(1,) * (x.ndim - 1)))
-            part = x._take((low.cast(dtypes.int32) + k).clamp(0, old - 1)) * weight
+            part = x._take((low.cast(dtypes.int32) + k).clamp(0, dim_sub(old, 1))) * weight
             out = part if out is None else out + part
         assert out is not None
         return out.movedim(0, axis)
 
-    def _smoothed(self, axis: int, source: Self, scale: float, mode: str) -> Self:
+    def _smoothed(self, axis: int, source: Self, scale: Any, mode: str) -> Self:
         """Every sample weighed by a kernel `scale` times as wide, the weights of each result adding up to 1."""
         old, new = self.shape[axis], source.shape[0]
         gap = self._iota(old).cast(source.dtype)._reshape((1, old)) - source._reshape((new, 1))

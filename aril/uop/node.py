@@ -75,6 +75,15 @@ def _const_key(value: PyScalar) -> object:
     return ("0", math.copysign(1.0, value)) if value.__class__ is float and value == 0 else value
 
 
+class SymbolicShape(tuple[Any, ...]):
+    """A shape with expressions among its dimensions: a tuple whose text is for people."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"({', '.join(map(str, self))}{',' if len(self) == 1 else ''})"
+
+
 class UOp(OpMixin):
     """One node: `(op, dtype, src, arg, tag)`. Construct with the helpers below or `UOp(op, src, arg, dtype)`.
 
@@ -156,6 +165,11 @@ class UOp(OpMixin):
         from aril.uop.render import to_source
 
         return to_source(self)
+
+    def __str__(self) -> str:
+        from aril.uop.render import to_dim
+
+        return to_dim(self) or repr(self)
 
     def replace(self, **changes: Any) -> UOp:
         """The node with some of `op, src, arg, dtype, tag` changed. A derived dtype is derived again."""

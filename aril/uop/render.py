@@ -114,6 +114,8 @@ def _expr(u: UOp, s: list[str]) -> str:
         return str(u.arg)
     if op is Ops.PARAM:
         return u.arg.name or f"buf{u.arg.slot}"
+    if op is Ops.BIND:
+        return s[0]
     if op is Ops.BUFFER:
         return {AddrSpace.REG: "reg", AddrSpace.LOCAL: "local"}.get(u.arg.addrspace, "buffer") + str(u.arg.slot)
     if op in _INFIX:
@@ -150,6 +152,16 @@ def to_expr(u: UOp, limit: int = 4000) -> str:
             t = f"t{len(lines) - 1}"
         text[n] = t
     return "\n".join([*lines, text[u]])
+
+
+def to_dim(u: UOp) -> str | None:
+    """A dimension, position or length for people: `n=7`, `(n*2)=14`, `n` where it has no value; None for what is none
+    (for what depends on more than variables)."""
+    order = u.toposort()
+    if u.dtype.kind not in "iu" or any(not n.src and n.op is not Ops.CONST and not n.is_variable for n in order):
+        return None
+    value = u._bound_dim()
+    return to_expr(u) + (f"={value}" if isinstance(value, int) and u.op is not Ops.CONST else "")
 
 
 def to_listing(program: Sequence[UOp]) -> str:

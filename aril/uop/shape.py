@@ -11,7 +11,7 @@ from typing import Any
 
 from aril.dtype import dtypes
 from aril.ops import OpGroup, Ops
-from aril.uop.node import Shape, UOp, sint
+from aril.uop.node import Shape, SymbolicShape, UOp, sint
 
 
 def split_symbolic(values: Iterable[sint]) -> tuple[tuple[int | None, ...], tuple[UOp, ...]]:
@@ -104,7 +104,9 @@ def shear(x: UOp, axis: int, by: int, step: int, offset: int, length: int) -> UO
     """
     n, m = x.shape[axis], x.shape[by]
     if isinstance(n, UOp) or isinstance(m, UOp):
-        raise NotImplementedError(f"shear over a symbolic axis: shape {x.shape}, axes {axis} and {by}")
+        raise ValueError(
+            f"windows over axes {axis} and {by} of shape {x.shape} need known lengths; pad to the greatest"
+        )
     if m > 0 and length > 0:
         ends = (offset, offset + step * (m - 1))
         if min(ends) < 0 or max(ends) + length > n:
@@ -130,6 +132,14 @@ def scatter(x: UOp, values: UOp, positions: UOp, op: Ops) -> UOp:
 
 def derive_shape(u: UOp) -> Shape:
     """The shape of a node whose sources' shapes are known. Errors: ValueError for sources that do not fit."""
+    out = _shape(u)
+    for d in out:
+        if d.__class__ is UOp:
+            return SymbolicShape(out) if out.__class__ is tuple else out
+    return out
+
+
+def _shape(u: UOp) -> Shape:
     op = u.op
     if op in OpGroup.ELEMENTWISE or op is Ops.WMMA:
         out: Shape = ()

@@ -11,6 +11,9 @@ import pytest
 from aril import Tensor, Variable, jit
 from aril.engine import compile as compiler
 from aril.engine.realize import storage_of
+from aril.ops import Ops
+from aril.uop import UOp
+from tests.operations import TABLE
 
 X = np.random.default_rng(0).standard_normal((8, 6)).astype(np.float32)
 W = np.random.default_rng(1).standard_normal((6, 5)).astype(np.float32)
@@ -228,3 +231,192 @@ def test_parts_that_bounds_keep_inside_cost_no_check():
     for value in (x[n.bind(3) : n.bind(3) + 2], x.shrink([(0, n.bind(2))]).sum(), x[: n.bind(2)].max()):
         normal = normalize([value.uop], ("CPU",))
         assert schedule(normal.graph, len(normal.buffers)).limits == ()
+
+
+REFUSED = {"diagonal", "step", "interpolate", "scaled_dot_product_attention", "split", "chunk"}
+# Their operands in the table are made for a known length: they are among the cases below.
+MADE_FOR = {"cross_entropy", "sparse_categorical_crossentropy", "nll_loss", "gather", "scatter", "scatter_reduce"}
+
+
+@pytest.fixture
+def undecided(monkeypatch):
+    """An operation that asks whether an expression in variables is true would take "not known" for true."""
+
+    def truth(u: UOp) -> bool:
+        assert u.dtype.kind != "b" or not any(n.op is Ops.BIND for n in u.toposort()), f"decides by {u!r}"
+        return True
+
+    monkeypatch.setattr(UOp, "__bool__", truth, raising=False)
+
+
+rows = [r for r in TABLE if r.name not in MADE_FOR]
+
+
+@pytest.mark.parametrize("row", rows, ids=[r.name for r in rows])
+def test_operations_over_a_variable_axis(row, undecided):
+    """The values of NumPy at several lengths from one compiled kernel, or an error in plain words."""
+    v, rng = Variable("n", 2, 9), np.random.default_rng(0)
+    kind = np.float64 if "f" in row.takes else np.int64
+    raw = [rng.uniform(row.low, row.high, (2, 9)).astype(kind) for _ in range(row.count)]
+    tensors, counts = [Tensor(a).realize() for a in raw], []
+    for n in (5, 2, 9, 7):
+        try:
+            out = row.f(*[t[:, : v.bind(n)] for t in tensors])
+        except (ValueError, TypeError, IndexError) as error:
+            text = str(error)
+            assert "UOp" not in text and "variable" in text and row.name in REFUSED, text
+            return
+        assert row.name not in REFUSED
+        np.testing.assert_allclose(out.numpy(), row.ref(*[a[:, :n] for a in raw]), rtol=1e-12, atol=1e-14)
+        counts.append(sum(compiler.stats.values()))
+    assert counts[0] == counts[-1]
+
+
+LINES = np.random.default_rng(7).standard_normal((2, 3, 75)).astype(np.float32)
+TAPS = np.random.default_rng(8).standard_normal((4, 3, 3)).astype(np.float32)
+BACK = np.random.default_rng(9).standard_normal((3, 4, 3)).astype(np.float32)
+
+
+def windows(x: np.ndarray, size: int, step: int = 1, apart: int = 1) -> np.ndarray:
+    """(.., windows, size) of the last axis."""
+    count = (x.shape[-1] - apart * (size - 1) - 1) // step + 1
+    at = np.arange(count)[:, None] * step + np.arange(size) * apart
+    return x[..., at]
+
+
+def convolved(x: np.ndarray, step: int = 1, apart: int = 1, around: int = 0) -> np.ndarray:
+    padded = np.pad(x, ((0, 0), (0, 0), (around, around)))
+    return np.einsum("bcnk,ock->bon", windows(padded, 3, step, apart), TAPS)
+
+
+def spread(x: np.ndarray, step: int) -> np.ndarray:
+    out = np.zeros((x.shape[0], 4, (x.shape[2] - 1) * step + 3))
+    for k in range(3):
+        out[:, :, k : k + (x.shape[2] - 1) * step + 1 : step] += np.einsum("bcn,co->bon", x, BACK[:, :, k])
+    return out
+
+
+def put(x: np.ndarray) -> np.ndarray:
+    out = x.copy()
+    out[:, :, [1, 0]] = 7
+    return out
+
+
+def sampled(x: np.ndarray, new: int) -> np.ndarray:
+    at = np.clip((np.arange(new) + 0.5) * x.shape[-1] / new - 0.5, 0, x.shape[-1] - 1)
+    low = np.floor(at).astype(int)
+    return x[..., low] * (1 - (at - low)) + x[..., np.minimum(low + 1, x.shape[-1] - 1)] * (at - low)
+
+
+OVER: dict[str, tuple[Callable[[Tensor], Any], Callable[[np.ndarray], np.ndarray]]] = {
+    "convolution": (lambda x: x.conv2d(Tensor(TAPS), padding=1), lambda x: convolved(x, around=1)),
+    "with a step": (lambda x: x.conv2d(Tensor(TAPS), stride=2, padding=1), lambda x: convolved(x, 2, around=1)),
+    "dilated": (lambda x: x.conv2d(Tensor(TAPS), dilation=2, padding=2), lambda x: convolved(x, 1, 2, 2)),
+    "transposed": (lambda x: x.conv_transpose2d(Tensor(BACK)), lambda x: spread(x, 1)),
+    "transposed with a step": (lambda x: x.conv_transpose2d(Tensor(BACK), stride=2), lambda x: spread(x, 2)),
+    "maxima of windows": (lambda x: x.max_pool2d((3,), stride=2), lambda x: windows(x, 3, 2).max(-1)),
+    "maxima of blocks": (lambda x: x.max_pool2d((3,)), lambda x: windows(x, 3, 3).max(-1)),
+    "means of windows": (lambda x: x.avg_pool2d((2,), stride=1), lambda x: windows(x, 2).mean(-1)),
+    "windows": (lambda x: x.unfold(2, 3, 2), lambda x: windows(x, 3, 2)),
+    "cumsum": (lambda x: x.cumsum(2), lambda x: x.cumsum(2)),
+    "cumprod": (lambda x: x.cumprod(2), lambda x: x.cumprod(2)),
+    "cummax": (lambda x: x.cummax(2), lambda x: np.maximum.accumulate(x, 2)),
+    "cumsum beside it": (lambda x: x.cumsum(1), lambda x: x.cumsum(1)),
+    "sort": (lambda x: x.sort(2)[0], lambda x: np.sort(x, 2)),
+    "descending": (lambda x: x.sort(2, descending=True)[0], lambda x: -np.sort(-x, 2)),
+    "argsort": (lambda x: x.argsort(2), lambda x: np.argsort(x, 2, kind="stable")),
+    "sort beside it": (lambda x: x.sort(1)[0], lambda x: np.sort(x, 1)),
+    "topk": (lambda x: x.topk(3, 2)[0], lambda x: -np.sort(-x, 2)[..., :3]),
+    "roll": (lambda x: x.roll(2, 2), lambda x: np.roll(x, 2, 2)),
+    "roll back": (lambda x: x.roll(-3, 2), lambda x: np.roll(x, -3, 2)),
+    "roll round": (lambda x: x.roll(100, 2), lambda x: np.roll(x, 100, 2)),
+    "roll all": (lambda x: x.roll(5), lambda x: np.roll(x, 5)),
+    "reflect": (lambda x: x.pad((2, 3), mode="reflect"), lambda x: np.pad(x, ((0, 0), (0, 0), (2, 3)), mode="reflect")),
+    "circular": (lambda x: x.pad((2, 3), mode="circular"), lambda x: np.pad(x, ((0, 0), (0, 0), (2, 3)), mode="wrap")),
+    "replicate": (
+        lambda x: x.pad((2, 3), mode="replicate"),
+        lambda x: np.pad(x, ((0, 0), (0, 0), (2, 3)), mode="edge"),
+    ),
+    "cut": (lambda x: x.pad((-1, -2)), lambda x: x[..., 1:-2]),
+    "cat": (lambda x: x.cat(x, dim=2), lambda x: np.concatenate([x, x], 2)),
+    "split": (lambda x: x.split([2, x.shape[2] - 2], 2)[1], lambda x: x[..., 2:]),
+    "linear samples": (lambda x: x.interpolate((9,)), lambda x: sampled(x, 9)),
+    "nearest samples": (
+        lambda x: x.interpolate((9,), mode="nearest"),
+        lambda x: x[..., np.arange(9) * x.shape[2] // 9],
+    ),
+    "diagonal": (
+        lambda x: x[:, :1].transpose(1, 2).expand(2, x.shape[2], x.shape[2]).diagonal(0, 1, 2),
+        lambda x: x[:, 0],
+    ),
+    "gather": (lambda x: x.gather(2, Tensor([[[1, -1, 99]]]).expand(2, 3, 3)), lambda x: x[:, :, [1, -1, -1]]),
+    "scatter": (lambda x: x.scatter(2, Tensor([[[1, 0]]]).expand(2, 3, 2), 7.0), put),
+    "class": (
+        lambda x: x[:, 0].cross_entropy(Tensor([1, 3])),
+        lambda x: np.mean(np.log(np.exp(x[:, 0]).sum(1)) - x[[0, 1], 0, [1, 3]]),
+    ),
+    "positions": (lambda x: x[0, 0] * Tensor.arange(x.shape[2]), lambda x: x[0, 0] * np.arange(x.shape[2])),
+    "attention": (
+        lambda x: x.scaled_dot_product_attention(x, x, scale=0.5),
+        lambda x: (lambda e: (e / e.sum(-1, keepdims=True)) @ x)(np.exp(x @ x.transpose(0, 2, 1) * 0.5)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OVER)
+def test_windows_and_orders_over_a_variable_axis(name, undecided):
+    build, expected = OVER[name]
+    v, x, counts = Variable("n", 6, 75), Tensor(LINES).realize(), []
+    for n in (40, 6, 75, 33, 64, 7):
+        want = expected(LINES[..., :n].astype(np.float64))
+        np.testing.assert_allclose(build(x[..., : v.bind(n)]).numpy(), want, rtol=1e-4, atol=1e-4)
+        counts.append(sum(compiler.stats.values()))
+    assert counts[0] == counts[-1]
+
+
+@pytest.mark.parametrize("name", ["convolution", "with a step", "transposed", "cumsum", "maxima of windows", "sort"])
+def test_gradients_and_replays_over_a_variable_axis(name):
+    """Against finite differences of NumPy's form."""
+    build, expected = OVER[name]
+    v, rng = Variable("n", 6, 20), np.random.default_rng(3)
+    data, weight = rng.standard_normal((2, 3, 20)), rng.standard_normal((2, 4, 48))
+
+    def loss(x: np.ndarray) -> float:
+        y = expected(x)
+        return float((y * weight[:, : y.shape[1], : y.shape[2]]).sum())
+
+    def slope(x: Tensor, n: Any) -> Tensor:
+        x = x.double()
+        y = build(x[..., :n])
+        w = Tensor(weight).realize()[:, : y.shape[1], : y.shape[2]]
+        return (y.double() * w).sum().gradient(x)[0].realize()
+
+    step = jit(slope)
+    for n in (11, 6, 20, 7):
+        want = np.zeros_like(data)
+        for at in np.ndindex(2, 3, n):
+            h = np.zeros_like(data)
+            h[at] = 1e-5
+            want[at] = (loss((data + h)[..., :n]) - loss((data - h)[..., :n])) / 2e-5
+        np.testing.assert_allclose(step(Tensor(data).realize(), v.bind(n)).numpy(), want, rtol=1e-5, atol=1e-5)
+
+
+def test_what_needs_a_known_length_says_so():
+    v, x = Variable("n", 6, 75), Tensor(LINES).realize()
+    part = x[0, :, : v.bind(9)]
+    refused: list[Callable[[], Any]] = [
+        lambda: part.chunk(2, 1),
+        lambda: part.split(2, 1),
+        lambda: len(part.T),
+        lambda: part.qr(),
+        lambda: part.max_pool2d((2,), ceil_mode=True),
+        lambda: part.scaled_dot_product_attention(part, part),
+    ]
+    for f in refused:
+        with pytest.raises(ValueError, match=r"axis [01] of shape \(.*n=9.*\) has a variable length"):
+            f()
+    with pytest.raises(ValueError, match="topk: 80 elements of an axis of n=9"):
+        part.topk(80, 1)
+    with pytest.raises(ValueError, match=r"a kernel of \(12,\) .* does not fit into \(2, 3, n=9\)"):
+        x[..., : v.bind(9)].conv2d(Tensor.ones(1, 3, 12))
+    assert f"{part.shape}" == "(3, n=9)" and f"{part.pad((1, 2)).shape[1]}" == "(n+3)=12"
