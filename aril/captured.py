@@ -32,8 +32,9 @@ from aril.captured_format import (
 )
 from aril.config import JIT
 from aril.device import Buffer
+from aril.engine.capture import Capture, JitError, local
 from aril.engine.compile import Loaded, entry_of, load_kernels, machine_key, make_loaded, unpack_entry
-from aril.engine.realize import Capture, JitError, Launch, local
+from aril.engine.launch import Launch
 from aril.engine.replay import Batch, root_of
 from aril.jit import Jit, name_of, realize_assignments, touched
 from aril.jit_arguments import name_for

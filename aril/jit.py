@@ -15,8 +15,10 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from aril.config import BEAM, JIT, JITBEAM, Context
 from aril.device import Buffer
+from aril.engine.capture import Capture, JitError, local
+from aril.engine.launch import Launch
 from aril.engine.lock import locked, noted
-from aril.engine.realize import Capture, JitError, Launch, is_realized, local, storage_of
+from aril.engine.realize import is_realized, storage_of
 from aril.engine.replay import Batch, root_of
 from aril.forks import renewed_in_child
 from aril.jit_arguments import (

@@ -437,7 +437,8 @@ class Tensor(
 
     def _buffer(self) -> Buffer:
         """Host-visible memory with this value, in order; views and other devices' values are copied."""
-        from aril.engine.realize import check_host_read, storage_of
+        from aril.engine.capture import check_host_read
+        from aril.engine.realize import storage_of
 
         check_host_read()
         x = self.cast_default()

@@ -12,7 +12,7 @@ from typing import Any
 from aril.config import CHECK_POSITIONS
 from aril.device import DeviceError
 from aril.dtype import dtypes
-from aril.engine.realize import local
+from aril.engine.capture import local
 from aril.mixin.base import bound, broadcast_shape, check_part, dim_prod, dim_sub, dim_sum
 from aril.ops import Ops
 from aril.tensor_alive import is_writable_view

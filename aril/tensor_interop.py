@@ -41,7 +41,7 @@ class InteropMixin(CreationMixin):
 
     def _host(self: Any) -> Any:
         """The value (computed if need be) as a NumPy array over its memory; types NumPy lacks as unsigned integers."""
-        from aril.engine.realize import check_host_read
+        from aril.engine.capture import check_host_read
         from aril.interop import host_view, numpy_dtype
 
         check_host_read()

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 from aril.config import GRAD
 from aril.device import Buffer, Device
 from aril.dtype import strong
+from aril.engine.capture import local
 from aril.engine.lock import locked, note_assignment
-from aril.engine.realize import alias, forget_values, is_realized, local, realize_uops, realized_view
+from aril.engine.realize import alias, forget_values, is_realized, realize_uops, realized_view
 from aril.forks import renewed_in_child
 from aril.ops import OpGroup, Ops
 from aril.schedule.shard import is_sharded_storage, memory_of

@@ -51,7 +51,7 @@ class _Stream:
 
     def draw(self, n: int, device: Any) -> Any:
         """(start, key) of a draw of `n` numbers: a uint64 tensor of shape (2,)."""
-        from aril.engine.realize import local
+        from aril.engine.capture import local
 
         with self.lock:
             key = self.current_key()

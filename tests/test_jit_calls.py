@@ -8,7 +8,7 @@ import pytest
 
 from aril import Tensor, Variable, jit
 from aril.config import Context
-from aril.engine.realize import JitError
+from aril.engine.capture import JitError
 from aril.jit_calls import Plan
 
 rng = np.random.default_rng(5)

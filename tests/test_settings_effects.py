@@ -83,12 +83,12 @@ def test_default_int_and_float_are_the_types_of_python_numbers():
 
 
 def test_no_color_is_for_terminals(monkeypatch):
-    from aril.engine import realize
+    from aril.engine import launch
 
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    assert realize.bold("x") == "\x1b[1mx\x1b[0m"
+    assert launch.bold("x") == "\x1b[1mx\x1b[0m"
     with Context(NO_COLOR="1"):
-        assert realize.bold("x") == "x"
+        assert launch.bold("x") == "x"
 
 
 def test_track_rewrites_ends_with_a_table(tmp_path):

@@ -14,7 +14,7 @@ from aril.engine.program import Slot, Step, Submission
 from aril.runtime.ring import Ring
 
 if TYPE_CHECKING:
-    from aril.engine.realize import Launch
+    from aril.engine.launch import Launch
 
 
 def ring_of(launch: Launch) -> Ring | None:

@@ -67,6 +67,13 @@ class Loaded:
             return numbers, self.chunks
         return numbers, _counted(self.chunks, self.variables, tuple(numbers))
 
+    def cost(self, values: dict[str, int]) -> tuple[int, int]:
+        """(operations, bytes) for bound variables."""
+        ops, size = self.estimates.ops, self.estimates.bytes
+        if ops.__class__ is int and size.__class__ is int:
+            return ops, size  # type: ignore[return-value]
+        return evaluate(ops, values), evaluate(size, values)
+
 
 @lru_cache(4096)  # most calls have the values of an earlier one
 def _counted(chunks: UOp, names: tuple[str, ...], values: tuple[int, ...]) -> int:

@@ -7,8 +7,10 @@ BUFFER nodes. A kernel is a SINK in kernel form; a copy's is a COPY of parameter
 from __future__ import annotations
 
 from aril.device import Buffer, Device
+from aril.engine.capture import JitError, local
 from aril.engine.lock import locked
-from aril.engine.realize import JitError, executable, local, run, storage_of
+from aril.engine.realize import storage_of
+from aril.engine.run import executable, run
 from aril.ops import OpGroup, Ops
 from aril.schedule import Item, Normalized, Schedule, lower
 from aril.schedule.lower import HAND_WRITTEN

@@ -19,12 +19,13 @@ from aril.counters import GlobalCounters
 from aril.device import Buffer, Device, readable_size
 from aril.dtype import dtypes
 from aril.engine import profile
+from aril.engine.capture import Capture
 from aril.engine.commands import ring_of, span_of, submission, variables_of
 from aril.engine.compile import evaluate
 from aril.engine.hazards import Span
+from aril.engine.launch import Launch, check_numbers, report
 from aril.engine.program import Slot, Submission
-from aril.engine.realize import Capture, Launch, _report, check_numbers
-from aril.engine.transfer import transfer, transfer_name
+from aril.engine.transfer import transfer
 from aril.uop import Estimates
 
 ALIGN = 256
@@ -225,16 +226,14 @@ class Batch:
                 elif s.__class__ is Segment:
                     s.commands.run(addresses, [known[v] for v in s.variables])
                 else:
-                    self._run_launch(s, buffers, values)  # type: ignore[arg-type]
+                    self._run_launch(s, buffers, known)  # type: ignore[arg-type]
         seconds = (profile.now() - began) * 1e-9
         for name, (ops, size, count) in self.work.items():
             GlobalCounters.record(name, ops, size, seconds, count)
             seconds = 0.0
         if not self.label:  # a replay does nothing in Python for a kernel
             for launch in self.symbolic:
-                e = launch.loaded.estimates  # type: ignore[union-attr]
-                name = launch.buffers[0].device
-                GlobalCounters.record(name, evaluate(e.ops, known), evaluate(e.bytes, known), 0.0, 0)
+                GlobalCounters.record(launch.device, *launch.cost(known), 0.0, 0)
 
     def _run_profiled(self, buffers: Sequence[Buffer], addresses: list[int], known: dict[str, int], began: int) -> None:
         for s in self.segments:
@@ -255,13 +254,13 @@ class Batch:
         for launch, chunks in zip(s.launches, times, strict=True):
             if chunks:
                 self._profile(launch, known, min(c.begin for c in chunks), max(c.end for c in chunks))
-                profile.record_workers(self._name(launch), chunks)
+                profile.record_workers(launch.name, chunks)
 
-    def _run_launch(self, launch: Launch, buffers: Sequence[Buffer], values: dict[str, int]) -> float:
+    def _run_launch(self, launch: Launch, buffers: Sequence[Buffer], known: dict[str, int]) -> float:
         actual = [self._actual(b, buffers) for b in launch.buffers]
         if launch.loaded is None:
             return transfer(launch.item, actual)
-        numbers, chunks = launch.loaded.launch_values({**self.values, **values})
+        numbers, chunks = launch.loaded.launch_values(known)
         return launch.loaded.program([b.opaque for b in actual], numbers, chunks, True) or 0.0
 
     def _actual(self, b: Buffer, buffers: Sequence[Buffer]) -> Buffer:
@@ -271,32 +270,20 @@ class Batch:
             return buffers[self.index[id(b.base)]].view(b.size, b.dtype, b.offset_bytes)
         return b
 
-    @staticmethod
-    def _name(launch: Launch) -> str:
-        if launch.loaded is not None:
-            return launch.loaded.name
-        return transfer_name(launch.item, launch.buffers)
-
-    def _profile(self, launch: Launch, values: dict[str, int], begin: int, end: int) -> None:
-        ops, size = 0, launch.buffers[0].nbytes
-        if launch.loaded is not None:
-            known = {**self.values, **values}
-            ops, size = [evaluate(x, known) for x in (launch.loaded.estimates.ops, launch.loaded.estimates.bytes)]
+    def _profile(self, launch: Launch, known: dict[str, int], begin: int, end: int) -> None:
         kind = "copy" if launch.loaded is None else "kernel"
-        profile.record(kind, self._name(launch), launch.buffers[0].device, begin, end, ops, size)
+        profile.record(kind, launch.name, launch.device, begin, end, *launch.cost(known))
 
     def _run_one_by_one(self, buffers: Sequence[Buffer], values: dict[str, int]) -> None:
         known = {**self.values, **values}
         for launch in self.launches:
             begin = profile.now()
-            seconds = self._run_launch(launch, buffers, values)
+            seconds = self._run_launch(launch, buffers, known)
             if PROFILE.value:
-                self._profile(launch, values, begin, profile.now())
-            e = launch.loaded.estimates if launch.loaded is not None else None
-            ops = evaluate(e.ops, known) if e is not None else 0
-            size = evaluate(e.bytes, known) if e is not None else launch.buffers[0].nbytes
-            GlobalCounters.record(launch.buffers[0].device, ops, size, seconds)
+                self._profile(launch, known, begin, profile.now())
+            ops, size = launch.cost(known)
+            GlobalCounters.record(launch.device, ops, size, seconds)
             if DEBUG.value >= 2:
-                _report(self._name(launch), launch, ops, size, seconds)
+                report(launch, ops, size, seconds)
             if NAN_CHECK.value:
                 check_numbers(launch, [self._actual(b, buffers) for b in launch.buffers])

@@ -1,6 +1,6 @@
 """Schedules for several devices, run as one batch: kernels of different devices at the same time.
 
-In: an executable and its buffers, as for `realize.run`. Out: the buffers with results, or None where the schedule has
+In: an executable and its buffers, as for `run.run`. Out: the buffers with results, or None where the schedule has
 to be run step by step. The batch is made once for an executable; its intermediates have memory only while it runs.
 """
 
@@ -9,10 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from aril.device import Buffer, Device
+from aril.engine.capture import Capture
 from aril.engine.commands import ring_of, span_of
 from aril.engine.hazards import written_twice
-from aril.engine.realize import Capture, Executable, Launch
+from aril.engine.launch import Launch
 from aril.engine.replay import Batch
+from aril.engine.run import Executable, made
 
 
 @dataclass(eq=False)
@@ -25,7 +27,7 @@ class Together:
 
 
 def run_together(exe: Executable, buffers: list[Buffer | None], values: dict[str, int]) -> list[Buffer | None] | None:
-    """What `realize.run` does, devices side by side."""
+    """What `run.run` does, devices side by side."""
     steps = exe.schedule
     if exe.together is None:
         exe.together = _plan(exe, buffers) or False
@@ -39,7 +41,7 @@ def run_together(exe: Executable, buffers: list[Buffer | None], values: dict[str
     results = []
     for k, temp in enumerate(steps.temps):
         if temp.is_result:
-            results.append(Buffer(temp.device or Device.DEFAULT, temp.size, temp.dtype))
+            results.append(made(temp, Device.DEFAULT))
             out[steps.params + k] = results[-1]
     together.batch.run([*given, *results], values)
     return out
@@ -65,8 +67,7 @@ def _plan(exe: Executable, buffers: list[Buffer | None]) -> Together | None:
     params = sorted([s for s in places if s < steps.params])
     results = [steps.params + k for k, t in enumerate(steps.temps) if t.is_result]
     for slot in results:  # one without elements is in no step
-        temp = steps.temps[slot - steps.params]
-        places.setdefault(slot, Buffer(temp.device or Device.DEFAULT, temp.size, temp.dtype))
+        places.setdefault(slot, made(steps.temps[slot - steps.params], Device.DEFAULT))
     written = {s for item in steps.items for s in item.args[: item.outputs]}
     batch = Batch(Capture(launches), [places[s] for s in params], [places[s] for s in results], None)
     return Together(batch, params, {k for k, s in enumerate(params) if s in written})

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from aril import Context, Tensor, jit
-from aril.engine.realize import NotFinite
+from aril.engine.launch import NotFinite
 
 
 def test_nan_check_names_the_first_kernel() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from aril import Context, Tensor, Variable
 from aril.counters import GlobalCounters
-from aril.engine import profile, realize
+from aril.engine import capture, profile
 from aril.runtime import pool_ring
 from aril.runtime.pool import Pool
 
@@ -149,4 +149,4 @@ def test_a_failing_batch_leaves_the_rest_usable(monkeypatch):
         with pytest.raises(RuntimeError, match="broken"):
             (x + 5).realize()
     np.testing.assert_allclose((x + 5).numpy(), numbers(8) + 5, rtol=1e-6)
-    assert realize.local.capture is None
+    assert capture.local.capture is None

@@ -11,6 +11,7 @@ import pytest
 from aril import Tensor
 from aril.config import Context
 from aril.engine import realize as engine
+from aril.engine.run import Executable
 from aril.ops import Ops
 from aril.schedule import Item, collective
 from aril.schedule.shard import Layout, layout_of
@@ -24,7 +25,7 @@ def steps_run(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Item]]:
     seen: list[Item] = []
     run = engine.run
 
-    def noting(exe: engine.Executable, *rest: object) -> object:
+    def noting(exe: Executable, *rest: object) -> object:
         seen.extend(exe.schedule.items)
         return run(exe, *rest)  # type: ignore[arg-type]
 
@@ -170,7 +171,7 @@ def sent(monkeypatch: pytest.MonkeyPatch, *tensors: Tensor) -> list[int]:
     found: list[int] = []
     run = engine.run
 
-    def noting(exe: engine.Executable, *rest: object) -> object:
+    def noting(exe: Executable, *rest: object) -> object:
         plan = exe.schedule
         found.extend([plan.temps[i.args[0] - plan.params].size for i in plan.items if i.kernel is None])
         return run(exe, *rest)  # type: ignore[arg-type]

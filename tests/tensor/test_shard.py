@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from aril import Tensor, Variable, nn
 from aril.config import Context
 from aril.dtype import dtypes
-from aril.engine.realize import JitError
+from aril.engine.capture import JitError
 from aril.function import function
 from aril.jit import jit
 from aril.nn import optim
