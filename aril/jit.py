@@ -15,7 +15,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from aril.config import BEAM, JIT, JITBEAM, Context
 from aril.device import Buffer
-from aril.engine.capture import Capture, JitError, local
+from aril.engine.capture import Capture, JitError, capturing, local
 from aril.engine.launch import Launch
 from aril.engine.lock import locked, noted
 from aril.engine.realize import is_realized, storage_of
@@ -170,26 +170,21 @@ class Jit(Generic[P, R]):
         new_args, new_kwargs = replaced((args, kwargs), iter(inside))
         before = {id(t): (weakref.ref(t), t.uop) for t in alive()}
         capture = Capture(before={key: uop for key, (_, uop) in before.items()})
-        local.capture, noted.assignments = capture, []
         try:
-            with Context(BEAM=JITBEAM.value or BEAM.value):
+            with capturing(capture), Context(BEAM=JITBEAM.value or BEAM.value):
                 out = self.function(*new_args, **new_kwargs)
                 results = list(tensors_in(out))
-                own = {b for t in inside for b in memory_of(t.uop)} | set(noted.assignments)
+                own = {b for t in inside for b in memory_of(t.uop)} | set(noted.assignments or ())
                 left = [*results, *_left_behind(before, results, own, capture)]
                 if left:
                     left[0].realize(*left[1:])
                 own_memory(results)  # no two results of a replay show one value in one memory, nor what is reached
         except BaseException:  # what was assigned to the arguments before stays, as without a capture
-            local.capture = noted.assignments = None
             realize(inside)
             renew(given.buffers)
             given.put_back(range(len(given.buffers)))
             raise
-        finally:
-            local.capture = noted.assignments = None
         self._refuse_rebinding(capture, before)
-        number = {id(b): i for i, b in reversed(list(enumerate(names)))}
         c = self._recorded(capture, names, signature, out, results)
         c.layouts, c.sharing = _layouts(given.tensors), None if sharing.is_plain else sharing
         c.expect(args, kwargs)
@@ -205,12 +200,7 @@ class Jit(Generic[P, R]):
             self.captured = c
         else:
             self.others.append(c)
-        own_nodes = given.nodes
-        for t in results:  # the caller's inputs come back as themselves
-            back = {b: number.get(id(storage_of(b))) for b in memory_of(t.uop)}
-            set_node(t, t.uop.substitute({b: own_nodes[i] for b, i in back.items() if i is not None}))
-        renew([*c.state.values(), *[given.buffers[i] for i in c.written_inputs]])
-        given.put_back(c.written_inputs)
+        _hand_back(c, given, names, results)
         return out
 
     def _recorded(
@@ -308,6 +298,17 @@ class Jit(Generic[P, R]):
         if given.copied:
             given.put_back(c.written_inputs)
         return out  # type: ignore[no-any-return]
+
+
+def _hand_back(c: Captured, given: Arguments, names: list[Buffer], results: list[Tensor]) -> None:
+    """Give the results of a captured run to the caller, whose inputs come back as themselves."""
+    number = {id(b): i for i, b in reversed(list(enumerate(names)))}
+    own_nodes = given.nodes
+    for t in results:
+        back = {b: number.get(id(storage_of(b))) for b in memory_of(t.uop)}
+        set_node(t, t.uop.substitute({b: own_nodes[i] for b, i in back.items() if i is not None}))
+    renew([*c.state.values(), *[given.buffers[i] for i in c.written_inputs]])
+    given.put_back(c.written_inputs)
 
 
 def _prune(capture: Capture, live: set[int]) -> set[int]:

@@ -77,6 +77,16 @@ class _Local(threading.local):
 local = _Local()
 
 
+@contextlib.contextmanager
+def capturing(capture: Capture) -> Iterator[None]:
+    """Record in `capture` what runs in here, and note the assignments it makes."""
+    local.capture, noted.assignments = capture, []
+    try:
+        yield
+    finally:
+        local.capture = noted.assignments = None
+
+
 def check_host_read() -> None:
     """JitError while a function is being captured: a replay would not come by here again to read the new value."""
     if local.capture is not None:
