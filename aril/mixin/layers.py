@@ -325,7 +325,8 @@ class LayersMixin(OrderMixin):
         """
         a, b, c = params
         x = self / (self.square().sum((-2, -1), True).sqrt() + eps)
-        wide = isinstance(self.shape[-2], int) and self.shape[-2] > self.shape[-1]
+        rows, columns = self.shape[-2:]
+        wide = isinstance(rows, int) and isinstance(columns, int) and rows > columns
         x = x.transpose(-2, -1) if wide else x
         for _ in range(steps):
             gram = x.dot(x.transpose(-2, -1))

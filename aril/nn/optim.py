@@ -8,9 +8,8 @@ parameter are expressions over the old ones, so that one pass over memory can co
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
-from aril.dtype import dtypes
+from aril.dtype import DType, accumulator, dtypes, promote
 from aril.tensor import Tensor
 
 
@@ -43,13 +42,15 @@ class Optimizer:
         if lr < 0:
             raise ValueError(f"{type(self).__name__}: lr={lr}; a learning rate is not negative")
         self.device = self.params[0].device
+        # what all parameters share is as exact as the most exact of them
+        self.dtype = accumulator(promote(*[t.dtype for t in self.params]))
         self.lr = self._scalar(lr)
         # Initial values still to be computed are computed now, so that no step is compiled or captured with them.
         Tensor.realize(*tensors)
 
-    def _scalar(self, value: float, dtype: Any = dtypes.float32) -> Tensor:
+    def _scalar(self, value: float, dtype: DType | None = None) -> Tensor:
         """A number that changes between steps: one element on the device."""
-        return Tensor([value], dtype=dtype, device=self.device)
+        return Tensor([value], dtype=dtype or self.dtype, device=self.device)
 
     def _like_params(self) -> list[Tensor]:
         """State of zeros for each parameter, in memory from the start: the first step is then like all others."""
@@ -236,7 +237,7 @@ class Adam(Optimizer):
             power.assign(power * beta)
         one, two = [1.0 - power for power in self.powers]
         # stored once: every element of every parameter reads them
-        self.corrections = [(1.0 / one).float().contiguous(), (1.0 / two.sqrt()).float().contiguous()]
+        self.corrections = [(1.0 / x).cast(self.dtype).contiguous() for x in (one, two.sqrt())]
         return [*self.powers]
 
     def _update(self, i: int, p: Tensor, g: Tensor) -> list[Tensor]:
@@ -374,7 +375,7 @@ def clip_grad_norm(params: Iterable[Tensor], max_norm: float) -> Tensor:
     pairs = [(p, p.grad) for p in params if p.grad is not None]
     if not pairs:
         raise RuntimeError("clip_grad_norm: no parameter has a gradient; call backward() on a loss first")
-    squares = [(g.float() * g.float()).sum() for _, g in pairs]
+    squares = [g.cast(accumulator(g.dtype)).square().sum() for _, g in pairs]
     total = squares[0].usum(*squares[1:]).sqrt()
     scale = (max_norm / (total + 1e-6)).minimum(1.0)
     for p, g in pairs:
