@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from aril.codegen.analysis import Access, Nest, is_constant, length, reduce_loops_of
+from aril.codegen.apart import independent
 from aril.codegen.attention import is_chain, plan_chain
 from aril.codegen.bypass import LINE
 from aril.codegen.chunks import chunk_output
@@ -36,7 +37,6 @@ from aril.codegen.steps import (
     can_merge,
     closers,
     index_roots,
-    storages_of,
 )
 from aril.codegen.walk import is_walk, plan_walk
 from aril.config import DEBUG, NOOPT
@@ -90,24 +90,13 @@ def _choose_all(plan: Plan) -> None:
         _spread(plan)
         return
     count = len(plan.sink.src)
-    free = _independent(plan.sink)
+    free = independent(plan.sink.src)
     for i in reversed(range(count)):  # from the last: a peeled nest moves those after it
         nest = plan.nest(i)
         if not _is_plain(nest) or plan_columns(plan, i, estimate_ns(nest, None), shared=free):
             continue
         if count > 1 or not plan_contraction(plan, nest):
             _plan_generic(plan, i, shared=free)
-
-
-def _independent(sink: UOp) -> bool:
-    """Whether no nest touches what another writes, so that they may run at the same time."""
-    touched = [storages_of(UOp.sink(effect)) for effect in sink.src]
-    writers: dict[UOp, int] = {}
-    for i, (_, written) in enumerate(touched):
-        for storage in written:
-            if writers.setdefault(storage, i) != i:
-                return False
-    return all(writers.get(storage, i) == i for i, (read, _) in enumerate(touched) for storage in read)
 
 
 def _spread(plan: Plan) -> None:

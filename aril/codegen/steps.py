@@ -12,6 +12,7 @@ from typing import ClassVar
 
 from aril.codegen.accumulate import substitute_live
 from aril.codegen.affine import LINEAR_OPS, Linear, add, linear, mul
+from aril.codegen.apart import are_apart
 from aril.codegen.combines import joined, taken
 from aril.codegen.order import bounding, loops_in, nodes_around, nodes_of
 from aril.dtype import dtypes
@@ -424,13 +425,10 @@ class Chunk(Step):
             )
             (apart if missing else together).append(effect)
         self.need(bool(together), f"no nest has the loops {self.ids} among its own")
-        if apart:
-            read, written = storages_of(UOp.sink(*apart))
-            mine_read, mine = storages_of(UOp.sink(*together))
-            self.need(
-                not written & (mine_read | mine) and not read & mine,
-                f"some nest has no loop {self.ids[0]}, and reads or writes what those that have it write",
-            )
+        self.need(
+            all(are_apart(one, other) for one in apart for other in together),
+            f"some nest has no loop {self.ids[0]}, and reads or writes what those that have it write",
+        )
         return retype(sink, loops, AxisType.GLOBAL)
 
 

@@ -2,7 +2,8 @@
 
 Each element and its position become one integer, all different, so order is a matter of least and greatest: blocks are
 ordered by counting, runs are merged by a bitonic network (Batcher, "Sorting networks and their applications", 1968):
-n log(n)**2 work in movement, min and max alone.
+n log(n)**2 work in movement, min and max alone. The first few of many are looked for where the least of a block is
+among the first of its kind: one pass over all, and an order of few.
 """
 
 from __future__ import annotations
@@ -198,8 +199,11 @@ class OrderMixin(IndexingMixin):
 
 
 def _sorted_positions(key: Any, k: int) -> Any:
-    """(rows, n) integer keys: the positions of the k least in order, as int64."""
+    """(rows, n) integer keys: the positions of the k least in order, equal ones as they stand, as int64."""
     rows, n = key.shape
+    size = _block_size(n, k)
+    if size > 1:
+        return _positions_in_blocks(key, k, size)
     if key.dtype.itemsize == 8:  # by the low half, then, equal ones staying as they are, by the high half
         if key.dtype.kind == "u":
             key = (key ^ (1 << 63)).bitcast(dtypes.int64)
@@ -208,29 +212,56 @@ def _sorted_positions(key: Any, k: int) -> Any:
         return first.gather(1, _sorted_positions((key.gather(1, first) >> 32).cast(dtypes.int32), k).contiguous())
     if key.dtype is dtypes.uint32:
         key = key.cast(dtypes.int64) - (1 << 31)
-    pairs = (key.cast(dtypes.int64) << 32) | key._iota(n).cast(dtypes.int64)
-    if n <= 2 * _BLOCK:
-        pairs = _ordered_blocks(pairs.unsqueeze(1).contiguous())._reshape((rows, n))
-    else:
-        size = _BLOCK << math.ceil(math.log2(-(-n // _BLOCK)))
-        pairs = pairs._pad(((0, 0), (0, size - n)), dtypes.int64.max).contiguous()
-        pairs = _ordered_blocks(pairs._reshape((rows, size // _BLOCK, _BLOCK)))._reshape((rows, size))
-        run = _BLOCK
-        while run < pairs.shape[1]:
-            if run < k:
-                pairs, run = _merged(pairs, run), 2 * run
-            else:  # what is not among the least of two runs is not among the least of all
-                pairs = _lesser(pairs, run)
-    return pairs._shrink(((0, rows), (0, k))) & 0xFFFFFFFF
+    return _least((key.cast(dtypes.int64) << 32) | key._iota(n).cast(dtypes.int64), k) & 0xFFFFFFFF
 
 
-def _ordered_blocks(x: Any) -> Any:
-    """(rows, blocks, n) different numbers, each block in order: how many are less is where an element goes. Numbers
-    filled in at the end may be the same: those all go to the first of their places, and the rest are the greatest too.
+def _block_size(n: int, k: int) -> int:
+    """Elements of a block, for the k first of n; 1 where blocks save less than half.
+
+    n / size least elements are put in order and k * size elements of blocks: the fewest where the two are as many.
     """
-    n = x.shape[-1]
+    size = 1 << round(math.log2(n / k) / 2)
+    return size if 2 * (-(-n // size) + k * size) <= n else 1
+
+
+def _positions_in_blocks(key: Any, k: int, size: int) -> Any:
+    """What `_sorted_positions` says, by blocks of neighbours. The k least lie in the k blocks with the k least of their
+    least elements: one of another block comes after those k. Of blocks whose least are equal the earlier counts.
+    """
+    rows, n = key.shape
+    count = -(-n // size)
+    blocks = key._pad(((0, 0), (0, count * size - n)), key.dtype.max)._reshape((rows, count, size))
+    chosen = _sorted_positions(blocks.min(-1).contiguous(), k)
+    chosen = _least(chosen, k).contiguous()  # as they stand, so that equal elements do
+    row = key._iota(rows).cast(dtypes.int64)._reshape((rows, 1))
+    few = blocks._reshape((rows * count, size))._take(row * count + chosen)._reshape((rows, k * size))
+    place = _sorted_positions(few.contiguous(), k).contiguous()
+    return chosen.gather(1, place // size) * size + place % size
+
+
+def _least(x: Any, k: int) -> Any:
+    """(rows, n) different numbers: the k least of each row in order."""
+    rows, n = x.shape
+    if n <= 2 * _BLOCK:
+        return _ordered_blocks(x.unsqueeze(1).contiguous(), k)._reshape((rows, k))
+    size = _BLOCK << math.ceil(math.log2(-(-n // _BLOCK)))
+    x = x._pad(((0, 0), (0, size - n)), dtypes.int64.max).contiguous()
+    x = _ordered_blocks(x._reshape((rows, size // _BLOCK, _BLOCK)), _BLOCK)._reshape((rows, size))
+    run = _BLOCK
+    while run < x.shape[1]:
+        if run < k:
+            x, run = _merged(x, run), 2 * run
+        else:  # what is not among the least of two runs is not among the least of all
+            x = _lesser(x, run)
+    return x._shrink(((0, rows), (0, k)))
+
+
+def _ordered_blocks(x: Any, k: int) -> Any:
+    """(rows, blocks, n) different numbers, the k least of each block in order: how many are less is where an element
+    goes. Numbers filled in at the end may be the same: those all go to the first of their places, and the rest are the
+    greatest too."""
     rank = (x.unsqueeze(-2) < x.unsqueeze(-1)).sum(-1).cast(dtypes.int32).contiguous()
-    row = x._iota(n).cast(dtypes.int32)._reshape((n, 1))
+    row = x._iota(k).cast(dtypes.int32)._reshape((k, 1))
     # The greatest element of rank r or less; there is one of each rank but for what was filled in.
     return (rank.unsqueeze(-2) <= row).where(x.unsqueeze(-2), dtypes.int64.min).max(-1).contiguous()
 

@@ -242,7 +242,10 @@ def derive_bounds(u: UOp) -> Bounds:
         gate = u.src[0].bounds
         if gate[0] == gate[1]:
             return _union(u, (u.src[1] if gate[0] else u.src[2],))
-        return _union(u, u.src[1:])
+        low, high = _union(u, u.src[1:])
+        if kind in "iu" and u.src[0].op is Ops.CMPLT and u.src[0].src == u.src[1:]:  # the lesser of the two
+            high = min(high, *[s.bounds[1] for s in u.src[1:]])
+        return low, high
     if op is Ops.CAST:
         return _cast(u)
     if op in OpGroup.BINARY and op in _BINARY:

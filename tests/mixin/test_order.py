@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from aril import Tensor, dtypes
+from aril import GlobalCounters, Tensor, dtypes
 
 RNG = np.random.default_rng(0)
 LENGTHS = [0, 1, 7, 64, 65, 200]
@@ -94,6 +94,23 @@ def test_a_few_of_many_come_in_order_equal_ones_as_they_stood(n, k):
         want = np.argsort(-x if largest else x, 1, kind="stable")[:, :k]
         np.testing.assert_array_equal(order.numpy(), want)
         np.testing.assert_array_equal(values.numpy(), np.take_along_axis(x, want, 1))
+
+
+@pytest.mark.parametrize("dtype", [np.bool_, np.int8, np.uint8, np.uint32, np.uint64, np.int64, np.float16, np.float64])
+def test_a_few_of_many_with_all_that_orders_last_or_is_equal(dtype):
+    x = numbers((2, 517), dtype)  # no multiple of a block: what fills the last one up orders last too
+    for largest in (True, False):
+        values, order = Tensor(x).topk(9, 1, largest)
+        want = pairs(x, 1, largest)[:, :9]
+        np.testing.assert_array_equal(order.numpy(), want)
+        np.testing.assert_array_equal(values.numpy(), np.take_along_axis(x, want, 1))
+
+
+def test_a_few_of_many_take_a_few_operations_an_element():
+    x = Tensor(RNG.normal(size=(4, 5000)).astype(np.float32)).realize()
+    before = GlobalCounters.ops
+    x.topk(5)[1].realize()
+    assert GlobalCounters.ops - before < 40 * 4 * 5000  # an order of all of them takes above a thousand each
 
 
 def test_the_greatest_of_wide_numbers_along_another_axis():

@@ -78,3 +78,9 @@ def test_reductions():
     r, s = UOp.range(8, 0), UOp.range(5, 1)
     assert UOp(Ops.REDUCE, (r, s), (Ops.ADD, ())).bounds == (0, 35)
     assert UOp(Ops.REDUCE, (r, s), (Ops.MAX, ())).bounds == (0, 7)
+
+
+def test_the_lesser_of_two_is_below_both():
+    i = UOp.range(10, 0)
+    least = UOp(Ops.WHERE, (UOp(Ops.CMPLT, (i * 8, UOp.integer(70))), i * 8, UOp.integer(70)))
+    assert least.bounds == (0, 70)
