@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -18,7 +18,7 @@ from aril.config import Context
 from aril.device import host_memory
 from aril.dtype import dtypes
 from aril.engine.compile import Loaded, evaluate, load_kernels
-from aril.runtime.ring import WORD, ChunkTime, Command, Ring
+from aril.runtime.ring import WORD, ChunkTime, Command, Layout, Ring
 from aril.schedule.lower import HAND_WRITTEN
 from aril.uop import Estimates, KernelInfo, UOp
 
@@ -148,6 +148,66 @@ def _load(sink: UOp) -> Loaded:
 # ------------------------------------------------------------------------------------------------------- submissions
 
 
+@dataclass
+class _Tables:
+    """The tables of the two programs and the words of all argument slots, filled step by step.
+
+    The numbers of a call are its addresses, its variables (`number` by name), and from `fixed` on what is computed of
+    them: launch counts that depend on variables.
+    """
+
+    ring: Ring
+    layout: Layout
+    number: dict[str, int]
+    fixed: int
+    slots: list[int] = field(default_factory=list)
+    kernels: list[int] = field(default_factory=list)  # rows of COMMAND, one after another
+    copies: list[int] = field(default_factory=list)
+    waits: list[int] = field(default_factory=list)  # (word, that of the command it waits for)
+    patches: list[int] = field(default_factory=list)  # (word, which number of the call goes there, how much is added)
+    computed: dict[UOp, int] = field(default_factory=dict)
+
+    def add(self, step: Step, place: int, waits: Sequence[int]) -> None:
+        """A step whose command lies at word `place` and whose waits lie at these."""
+        first = waits[0] if waits else 0
+        row = (place, step.function, self._next_slot(), self._chunks(step.chunks, place), first, len(waits))
+        (self.copies if step.is_copy else self.kernels).extend(row)
+        for word, of in zip(waits, step.waits, strict=True):
+            self.waits += (word, self.layout.commands[of])
+        for a in step.arguments:
+            if isinstance(a, Slot):
+                self.patches += (self._next_slot(), a.which, a.offset)
+            elif isinstance(a, str):
+                self.patches += (self._next_slot(), self.number[a], 0)
+            self.slots.append(a if isinstance(a, int) else 0)
+
+    def _next_slot(self) -> int:
+        return self.layout.size + len(self.slots)
+
+    def _chunks(self, chunks: Any, place: int) -> int:
+        """The launch count to write down; 0 where each call computes it."""
+        if not isinstance(chunks, UOp):
+            return int(chunks)
+        numbered = {u: UOp.variable(str(self.number[u.arg.name]), 0, _MOST) for u in _variables(chunks)}
+        which = self.computed.setdefault(chunks.substitute(numbered), self.fixed + len(self.computed))
+        self.patches += (place + self.ring.chunks_word(), which, 0)
+        return 0
+
+    def of_encoding(self) -> tuple[bytes, dict[str, int]]:
+        """The table of `encoding`, and how many rows of each kind it has."""
+        counts = {"kernels": len(self.kernels) // len(COMMAND), "copies": len(self.copies) // len(COMMAND)}
+        return _packed([*self.kernels, *self.copies, *self.waits]), {**counts, "waits": len(self.waits) // 2}
+
+    def of_replay(self) -> tuple[bytes, dict[str, int]]:
+        """The table of `replaying`, and how many rows of each kind it has."""
+        commands = self.layout.commands
+        return _packed([*self.patches, *commands]), {"patches": len(self.patches) // 3, "commands": len(commands)}
+
+
+def _packed(words: Sequence[int]) -> bytes:
+    return struct.pack(f"<{len(words)}q", *words)
+
+
 class Submission:
     """Steps encoded for a ring, ready to run any number of times.
 
@@ -165,39 +225,14 @@ class Submission:
         self.ring, self.scratch_bytes = ring, scratch_bytes
         layout = ring.layout([s.queue for s in steps], [len(s.waits) for s in steps])
         self._places, self._chunks = layout.commands, [s.chunks for s in steps]
-        number = {name: addresses + k for k, name in enumerate(variables)}
-        rename = {name: UOp.variable(str(n), 0, _MOST) for name, n in number.items()}
-        computed: dict[UOp, int] = {}
         fixed = addresses + len(variables)
-        at = layout.size
-        patches: list[int] = []
-        kernels: list[int] = []
-        copies: list[int] = []
-        waits: list[int] = []
-        slots: list[int] = []
-        left = iter(layout.waits)
-        for place, s in zip(layout.commands, steps, strict=True):
-            chunks = s.chunks
-            if isinstance(chunks, UOp):
-                own = chunks.substitute({u: rename[u.arg.name] for u in _variables(chunks)})
-                which = computed.setdefault(own, fixed + len(computed))
-                patches += (place + ring.chunks_word(), which, 0)
-                chunks = 0
-            mine = [next(left) for _ in s.waits]
-            (copies if s.is_copy else kernels).extend(
-                (place, s.function, at, chunks, mine[0] if mine else 0, len(mine))
-            )
-            for w, of in zip(mine, s.waits, strict=True):
-                waits += (w, layout.commands[of])
-            for a in s.arguments:
-                if isinstance(a, int):
-                    slots.append(a)
-                else:
-                    slots.append(0)
-                    patches += (at, a.which, a.offset) if isinstance(a, Slot) else (at, number[a], 0)
-                at += 1
-        self.size = at + fixed + len(computed)
-        self._numbers_at = at * WORD
+        tables = _Tables(ring, layout, {name: addresses + k for k, name in enumerate(variables)}, fixed)
+        waits = iter(layout.waits)
+        for place, step in zip(layout.commands, steps, strict=True):
+            tables.add(step, place, [next(waits) for _ in step.waits])
+        numbers = layout.size + len(tables.slots)
+        self.size = numbers + fixed + len(tables.computed)
+        self._numbers_at = numbers * WORD
         self._block = ctypes.create_string_buffer(self.size * WORD + 64)
         self.address = -(-ctypes.addressof(self._block) // 64) * 64
         self._memory = host_memory(self.address, self.size * WORD)
@@ -205,14 +240,12 @@ class Submission:
             struct.pack_into("<q", self._memory, where * WORD, self.address + to * WORD)
         for where, value in layout.constants:
             struct.pack_into("<q", self._memory, where * WORD, value)
-        struct.pack_into(f"<{len(slots)}q", self._memory, layout.size * WORD, *slots)
-        self._tables = struct.pack(f"<{len(patches) + len(layout.commands)}q", *patches, *layout.commands)
-        counts = {"kernels": len(kernels) // len(COMMAND), "copies": len(copies) // len(COMMAND)}
-        rows = [*kernels, *copies, *waits]
-        encode = {"base": self.address, **counts, "waits": len(waits) // 2}
-        _prepare(_load(encoding(ring)), self.address, struct.pack(f"<{len(rows)}q", *rows), encode)()
-        self._replay = _load(replaying(ring, tuple(computed)))
-        self._values = {"numbers": at, "fixed": fixed, "patches": len(patches) // 3, "commands": len(steps)}
+        struct.pack_into(f"<{len(tables.slots)}q", self._memory, layout.size * WORD, *tables.slots)
+        rows, counts = tables.of_encoding()
+        _prepare(_load(encoding(ring)), self.address, rows, {"base": self.address, **counts})()
+        self._replay = _load(replaying(ring, tuple(tables.computed)))
+        self._tables, counts = tables.of_replay()
+        self._values = {"numbers": numbers, "fixed": fixed, **counts}
         self._pack = struct.Struct(f"<{fixed}q").pack_into
         self._given: dict[str, int] = {}
         self._call: Callable[[], None] = lambda: None
