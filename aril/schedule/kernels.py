@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Container
 from dataclasses import dataclass
+from typing import Any
 
 from aril.dtype import DType, strong
 from aril.ops import OpGroup, Ops
@@ -206,6 +207,7 @@ def build(sink: UOp, params: int) -> Schedule:
 def _draft(
     order: dict[UOp, None], fusion: Fusion, params: int, sink: UOp
 ) -> tuple[dict[UOp, UOp], dict[UOp, Draft], list[Temp]]:
+    """(what a node is in the bodies of the kernels that read it, a kernel for each stored value, the temporaries)."""
     rep: dict[UOp, UOp] = {}
     drafts: dict[UOp, Draft] = {}
     temps: list[Temp] = []
@@ -220,19 +222,14 @@ def _draft(
         src = tuple([rep[s] for s in u.src])
         if u.op is Ops.AFTER:
             rep[u] = src[0]
-            continue
-        if u not in fusion.stored:
+        elif u not in fusion.stored:
             rep[u] = u.with_src(src)
-            continue
-        if u.op is Ops.CALL:
+        elif u.op is Ops.CALL:
             rep[u] = u
-            passed = [(s, s) for s in src if not s.is_variable]
-            drafts[u] = Draft(u, [u], [passed], (), str(u.device or fallback), False, False, alone=True)
-            drafts[u].assigned = {t.base for t in src[: u.arg.written]}
-            continue
-        if u.op is Ops.STORE:
-            target, value, device, shape = _place(u.src[0], rep), src[1], u.src[0].device, u.src[0].shape
+            drafts[u] = _call_draft(u, src, str(u.device or fallback))
+        elif u.op is Ops.STORE:
             rep[u] = u
+            _add_draft(drafts, u, _place(u.src[0], rep), src[1], u.src[0].shape, u.src[0].device, fusion)
         else:
             device = u.device or hints.get(u) or places.get(u) or fallback
             dtype = strong(u.dtype)
@@ -241,32 +238,44 @@ def _draft(
             temps.append(Temp(size, dtype, device or "", u in roots))  # type: ignore[arg-type]
             align = ALIGN if size * dtype.itemsize >= LARGE_RESULT else 1
             flat = UOp(Ops.PARAM, (), ParamArg(slot, dtype, size, device=device, align=align), dtype)
-            target = placed(flat, u, fusion) if u not in roots else view_flat(flat, u.shape)
+            rep[u] = placed(flat, u, fusion) if u not in roots else view_flat(flat, u.shape)
             value = src[0] if u.op is Ops.CONTIGUOUS or u.op in OpGroup.TRANSFER else u.with_src(src)
             value = value if value.dtype is dtype else value.cast(dtype)
-            shape = u.shape
-            rep[u] = target
-        if math.prod(concrete(d) for d in shape) == 0:
-            continue
-        region = _region(u, fusion) if u.op not in OpGroup.TRANSFER else {}
-        reductions = [n for n in region if n.op is Ops.REDUCE and (n is u or n not in fusion.stored)]
-        key = None
-        if len(reductions) == 1 and not is_contraction(reductions[0]):
-            key = (reductions[0].src[0].shape, reductions[0].arg[1])
-        drafts[u] = Draft(
-            u,
-            [u],
-            [[(target, value)]],
-            shape,
-            str(device or ""),
-            bool(reductions),
-            any(is_contraction(r) for r in reductions),
-            key,
-            alone=u.op in OpGroup.TRANSFER or walks(u),
-            weight=sum([OP_WEIGHT.get(n.op, 1.0) for n in region if n.op in OpGroup.ALU]),
-            assigned={target.base} if u.op is Ops.STORE else set(),
-        )  # fmt: skip
+            _add_draft(drafts, u, rep[u], value, u.shape, device, fusion)
     return rep, drafts, temps
+
+
+def _call_draft(u: UOp, src: tuple[UOp, ...], device: str) -> Draft:
+    """The kernel of a CALL, as it was written."""
+    passed = [(s, s) for s in src if not s.is_variable]
+    assigned = {t.base for t in src[: u.arg.written]}
+    return Draft(u, [u], [passed], (), device, False, False, alone=True, assigned=assigned)
+
+
+def _add_draft(
+    drafts: dict[UOp, Draft], u: UOp, target: UOp, value: UOp, shape: tuple[Any, ...], device: Any, fusion: Fusion
+) -> None:
+    """The kernel that stores `value` in `target` for the stored node `u`; none for a value without elements."""
+    if math.prod(concrete(d) for d in shape) == 0:
+        return
+    region = _region(u, fusion) if u.op not in OpGroup.TRANSFER else {}
+    reductions = [n for n in region if n.op is Ops.REDUCE and (n is u or n not in fusion.stored)]
+    key = None
+    if len(reductions) == 1 and not is_contraction(reductions[0]):
+        key = (reductions[0].src[0].shape, reductions[0].arg[1])
+    drafts[u] = Draft(
+        u,
+        [u],
+        [[(target, value)]],
+        shape,
+        str(device or ""),
+        bool(reductions),
+        any(is_contraction(r) for r in reductions),
+        key,
+        alone=u.op in OpGroup.TRANSFER or walks(u),
+        weight=sum([OP_WEIGHT.get(n.op, 1.0) for n in region if n.op in OpGroup.ALU]),
+        assigned={target.base} if u.op is Ops.STORE else set(),
+    )
 
 
 def _place(view: UOp, rep: dict[UOp, UOp]) -> UOp:

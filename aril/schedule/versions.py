@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Container
+from itertools import chain
 
 from aril.ops import OpGroup, Ops
 from aril.schedule.fuse import numel
@@ -39,12 +40,16 @@ def order_stores(order: dict[UOp, None]) -> dict[UOp, int]:
     stores = [u for u in order if u.op in _EFFECTS]
     if len(stores) == 1:
         return {stores[0]: 1}
+    return {stores[k]: place for place, k in enumerate(_in_turn(*_precedence(order, stores)), start=1)}
+
+
+def _precedence(order: dict[UOp, None], stores: list[UOp]) -> tuple[list[list[int]], list[list[int]]]:
+    """Of each store, by its number: the stores that need it, and those that end a state which it reads."""
     number = {s: i for i, s in enumerate(stores)}
     count = len(stores)
     states: dict[UOp, int] = {}  # bit count + i of a mask is state i, the bits below are stores
     needs: dict[UOp, int] = {}  # node -> stores before it and states it reads, directly or through values
-    after: list[list[int]] = [[] for _ in stores]  # stores that must follow each store
-    waits = [0] * count
+    after: list[list[int]] = [[] for _ in stores]
     reads: list[int] = []  # of each store: the states that its values read, as bits
     ends: dict[int, list[int]] = {}  # state -> stores that end it
     for u in order:
@@ -66,28 +71,34 @@ def order_stores(order: dict[UOp, None]) -> dict[UOp, int]:
                     ends.setdefault(state, []).append(k)
             for s in _values(u):
                 value |= needs[s]
-            before = _bits(mask & (1 << count) - 1)
-            waits[k] = len(before)
-            for i in before:
+            for i in _bits(mask & (1 << count) - 1):
                 after[i].append(k)
             reads.append(value >> count)
-    hopes = [0] * count  # how many stores should come first, but need not
     ended = 0
     for state in ends:
         ended |= 1 << state
-    wish = [list(dict.fromkeys([e for i in _bits(r & ended) for e in ends[i] if e != k])) for k, r in enumerate(reads)]
-    for wishes in wish:
-        for e in wishes:
-            hopes[e] += 1
-    free = [k for k in range(count) if not waits[k] and not hopes[k]]
-    ready = [k for k in range(count) if not waits[k]]
-    place: dict[UOp, int] = {}
+    before = [
+        list(dict.fromkeys([e for i in _bits(r & ended) for e in ends[i] if e != k])) for k, r in enumerate(reads)
+    ]
+    return after, before
+
+
+def _in_turn(after: list[list[int]], before: list[list[int]]) -> list[int]:
+    """The numbers of all stores in order: number k before those in `after[k]` and, where there is a choice, before
+    those in `before[k]`; else the least first."""
+    waits, hopes = [0] * len(after), [0] * len(after)  # how many must come first, and how many should
+    for counts, later in ((waits, after), (hopes, before)):
+        for e in chain.from_iterable(later):
+            counts[e] += 1
+    free = [k for k, n in enumerate(waits) if not n and not hopes[k]]
+    ready = [k for k, n in enumerate(waits) if not n]
+    out: dict[int, None] = {}
     while free or ready:
         k = heapq.heappop(free or ready)
-        if stores[k] in place:
+        if k in out:
             continue
-        place[stores[k]] = len(place) + 1
-        for e in wish[k]:
+        out[k] = None
+        for e in before[k]:
             hopes[e] -= 1
             if not hopes[e] and not waits[e]:
                 heapq.heappush(free, e)
@@ -95,7 +106,7 @@ def order_stores(order: dict[UOp, None]) -> dict[UOp, int]:
             waits[e] -= 1
             if not waits[e]:
                 heapq.heappush(ready if hopes[e] else free, e)
-    return place
+    return list(out)
 
 
 def _bits(mask: int) -> list[int]:

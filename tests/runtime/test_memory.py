@@ -81,6 +81,7 @@ def test_memory_kept_for_reuse_is_given_back_before_giving_up(monkeypatch):
     available = memory.available_memory
     monkeypatch.setattr(memory, "available_memory", lambda: 0 if allocator.cached > 200 << 20 else available())
     block = allocator.alloc(700 << 20)
+    assert allocator.cached <= 200 << 20
     allocator.free(block, 700 << 20)
     allocator._release()
 
