@@ -170,18 +170,16 @@ class ReduceMixin(ArrangementMixin):
         >>> Tensor([[1, 9], [7, 3]]).argmax(1).tolist()
         [1, 0]
         """
-        if axis is None:
-            return self.flatten().argmax(0)._kept(self.ndim if keepdim else 0)
-        d = self._axis(axis, "argmax")
         x = self if self.shape else self._reshape((1,))
-        n = x.shape[d]
-        top = x._reduced(Ops.MAX, d, True, "argmax")
+        axes = tuple(range(x.ndim)) if axis is None else (self._axis(axis, "argmax"),)
+        n = dim_prod(tuple([x.shape[a] for a in axes]))
+        top = x._reduced(Ops.MAX, axes, True, "argmax")
         # Where an element is the greatest, how far it lies from the end; the greatest distance is the first position.
         hit = x.eq(top) | x.isnan() if x.dtype.kind == "f" else x.eq(top)
         kind = dtypes.default_int() if not isinstance(n, int) or n <= dtypes.default_int().max else dtypes.int64
-        ahead = (n - x._iota(n))._reshape(tuple([n if i == d else 1 for i in range(x.ndim)])).cast(kind)
-        out = (n - hit.where(ahead, ahead.const_like(0))._reduced(Ops.MAX, d, True, "argmax")).cast(kind)
-        return out if keepdim else out._reshape(tuple([s for i, s in enumerate(out.shape) if i != d]))
+        ahead = (n - x._iota(n))._reshape(tuple([s if i in axes else 1 for i, s in enumerate(x.shape)])).cast(kind)
+        out = (n - hit.where(ahead, ahead.const_like(0))._reduced(Ops.MAX, axes, True, "argmax")).cast(kind)
+        return out if keepdim and self.shape else out._reshape(tuple([s for i, s in enumerate(x.shape) if i not in axes]))
 
     def argmin(self, axis: Any = None, keepdim: Any = False) -> Self:
         """The position of the least element, as `argmax`.
@@ -190,9 +188,6 @@ class ReduceMixin(ArrangementMixin):
         [0, 1]
         """
         return self._mirrored().argmax(axis, keepdim)
-
-    def _kept(self, ndim: Any) -> Self:
-        return self._reshape((1,) * ndim) if ndim else self
 
     # --- running reductions ---
 

@@ -274,6 +274,9 @@ def region_cost(
         if n is not u and (n.op in _LEAVES or n in stops):
             leaves += 0 if n.op is Ops.CONST else min(nbytes(n), 1 << 40)
             continue
+        if n.op is Ops.SHRINK and (is_leaf(n.base) or n.base in stops):
+            leaves += min(nbytes(n), nbytes(n.base))
+            continue
         if n.op in OpGroup.ALU or n.op is Ops.CAST:
             ops += OP_WEIGHT.get(n.op, 1.0) * numel(n)
         elif n.op is Ops.REDUCE:

@@ -15,12 +15,12 @@ from typing import NamedTuple
 from aril.dtype import dtypes
 from aril.ops import Ops
 from aril.schedule.fuse import ROW_BYTES, numel
-from aril.schedule.prepare import FEW_RESULTS, LONG_REDUCTION, PARTS
+from aril.schedule.prepare import FEW_RESULTS, LONG_REDUCTION, PARTS, axis_of_parts, part_of
 from aril.uop import UOp, sint
 from aril.uop.order import use_counts
 from aril.uop.pattern import Pat, Rules, V
 from aril.uop.rewrite import rewrite
-from aril.uop.shape import expand, pad, reduce, reshape, shrink
+from aril.uop.shape import expand, reduce, reshape, shrink
 
 PART_BYTES = 1 << 16  # a part is gone over twice, the second time in the first- or second-level cache
 MOST_PARTS = 1 << 12
@@ -30,23 +30,30 @@ LOWEST = {dtypes.float32: -3.4028234663852886e38, dtypes.float64: -1.79769313486
 
 @dataclass(frozen=True)
 class Cut:
-    """How a reduction is cut: `axis` into `parts` of `inner` elements, the last one filled up by `more`."""
+    """How a reduction is cut: `axis` into `parts` of `inner` elements, and a `rest` that is no part: the combination
+    reads its elements themselves."""
 
     axis: int
     parts: int
     inner: int
-    more: int
+    rest: int
 
-    def split(self, x: UOp, shape: tuple[sint, ...], fill: float) -> UOp:
-        """`x`, which broadcasts to `shape`, with the axis as two: (.., parts, inner, ..)."""
-        x = expand(reshape(x, (1,) * (len(shape) - len(x.shape)) + x.shape), shape) if x.shape != shape else x
-        if self.more:
-            x = pad(x, tuple([(0, self.more) if i == self.axis else (0, 0) for i in range(len(shape))]), fill)
-        return reshape(x, (*shape[: self.axis], self.parts, self.inner, *shape[self.axis + 1 :]))
+    def split(self, x: UOp, shape: tuple[sint, ...]) -> UOp:
+        """`x`, which broadcasts to `shape`, in parts: with the axis as two, (.., parts, inner, ..)."""
+        whole = part_of(_broadcast(x, shape), self.axis, 0, self.parts * self.inner)
+        return reshape(whole, (*shape[: self.axis], self.parts, self.inner, *shape[self.axis + 1 :]))
+
+    def left(self, x: UOp, shape: tuple[sint, ...]) -> UOp:
+        """The rest of `x`, which broadcasts to `shape`."""
+        return part_of(_broadcast(x, shape), self.axis, self.parts * self.inner, self.rest)
 
     def axes(self, axes: tuple[int, ...]) -> tuple[int, ...]:
         """The axes of a reduction inside the parts."""
         return tuple([a if a < self.axis else a + 1 for a in axes])
+
+
+def _broadcast(x: UOp, shape: tuple[sint, ...]) -> UOp:
+    return expand(reshape(x, (1,) * (len(shape) - len(x.shape)) + x.shape), shape) if x.shape != shape else x
 
 
 @dataclass(frozen=True)
@@ -100,12 +107,18 @@ def _in_parts(ctx: _InParts, x: UOp, old: UOp) -> UOp | None:
         return follower.build(ctx.done, ctx.maxima[top], ctx.done[top], ctx.cuts[top])
     if cut is None:
         return None
-    parts = cut.split(x, x.shape, old.dtype.min)
+    parts = cut.split(x, x.shape)
     found = ctx.maxima[old] = UOp(Ops.CONTIGUOUS, (reduce(parts, Ops.MAX, cut.axes(old.arg[1])),))
-    return reshape(reduce(found, Ops.MAX, (cut.axis,)), old.shape)
+    return _with_rest(reduce(found, Ops.MAX, (cut.axis,)), cut, old, lambda: cut.left(x, x.shape))
 
 
 _IN_PARTS = Rules([(Pat(Ops.REDUCE, (V("x"),)), _in_parts)], name="split with maximum")
+
+
+def _with_rest(combined: UOp, cut: Cut, u: UOp, left: Callable[[], UOp]) -> UOp:
+    """The result of reduction `u` from what its parts give together and its elements `left` over."""
+    out = reshape(combined, u.shape)
+    return UOp(u.arg[0], (out, reduce(left(), *u.arg))) if cut.rest else out
 
 
 def _cut(top: UOp) -> Cut | None:
@@ -120,17 +133,13 @@ def _cut(top: UOp) -> Cut | None:
     if not few and (size <= ROW_BYTES or len(shape) - 1 not in axes):
         return None
     parts = min(max(PARTS if few else 2, -(-size // PART_BYTES)), MOST_PARTS)
-    axis = max(axes, key=lambda a: (shape[a] >= parts, -a))
+    axis = axis_of_parts(top.src[0], axes, parts)
     n = shape[axis]
     parts = min(parts, n)
     if parts < 2:
         return None
-    even = next((p for p in range(parts, min(n, 2 * parts) + 1) if n % p == 0), 0)
-    if even:
-        return Cut(axis, even, n // even, 0)
-    inner = -(-n // parts)
-    parts = -(-n // inner)
-    return Cut(axis, parts, inner, parts * inner - n)
+    parts = min(range(parts, min(n, 2 * parts) + 1), key=lambda p: n % p)
+    return Cut(axis, parts, n // parts, n % parts)
 
 
 def _sum_of_exponentials(u: UOp) -> Follower | None:
@@ -157,7 +166,7 @@ def _sum_of_exponentials(u: UOp) -> Follower | None:
         return UOp(Ops.EXP2, (difference if scale is None else UOp(Ops.MUL, (difference, scale)),))
 
     def build(done: dict[UOp, UOp], m: UOp, whole: UOp, cut: Cut) -> UOp:
-        parts = cut.split(done[x], x_shape, x.dtype.min)
+        parts = cut.split(done[x], x_shape)
         # A part of nothing but -inf has the sum 0, whatever the whole has: its level must not make it NaN. Written
         # apart from the level below, so that no mask is shared between the two kernels and stored for it.
         own = UOp(Ops.MAX, (m, UOp.const(x.dtype, LOWEST[x.dtype])))
@@ -174,7 +183,11 @@ def _sum_of_exponentials(u: UOp) -> Follower | None:
         if nodes:  # a part of nothing but -inf is at level 0, which may be far above that of the whole
             zero = UOp.const(x.dtype, 0.0)
             terms = UOp(Ops.WHERE, (UOp(Ops.CMPEQ, (sums, zero)), zero, terms))
-        return reshape(reduce(terms, Ops.ADD, (cut.axis,)), u.shape)
+
+        def left() -> UOp:
+            return power(UOp(Ops.SUB, (cut.left(done[x], x_shape), cut.left(done[wide], x_shape))))
+
+        return _with_rest(reduce(terms, Ops.ADD, (cut.axis,)), cut, u, left)
 
     return Follower(top, build)
 
@@ -224,11 +237,14 @@ def _position(u: UOp) -> Follower | None:
         return UOp(Ops.WHERE, (is_it, mark, nothing))
 
     def build(done: dict[UOp, UOp], m: UOp, whole: UOp, cut: Cut) -> UOp:
-        parts = cut.split(done[x], x_shape, x.dtype.min)
-        mark = cut.split(done[marks], x_shape, 0)
+        parts, mark = cut.split(done[x], x_shape), cut.split(done[marks], x_shape)
         first = UOp(Ops.CONTIGUOUS, (reduce(chosen(parts, m, mark), Ops.MAX, cut.axes(u.arg[1])),))
         last = chosen(m, reshape(whole, _beside(whole.shape, cut)), first)
-        return reshape(reduce(last, Ops.MAX, (cut.axis,)), u.shape)
+
+        def left() -> UOp:
+            return chosen(cut.left(done[x], x_shape), whole, cut.left(done[marks], x_shape))
+
+        return _with_rest(reduce(last, Ops.MAX, (cut.axis,)), cut, u, left)
 
     return Follower(top, build)
 

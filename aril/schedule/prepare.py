@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Any
 
 from aril.dtype import DType, dtypes
@@ -219,7 +219,7 @@ def _split_reduction(u: UOp, shared: set[UOp]) -> UOp:
     results = math.prod([d for i, d in enumerate(shape) if i not in axes])
     length = math.prod([shape[a] for a in axes])
     if results < FEW_RESULTS:
-        axis = max(axes, key=lambda a: (shape[a] >= PARTS, -a))
+        axis = axis_of_parts(x, axes, PARTS)
         return _in_parts(u, shared, axis, PARTS, False) if length >= LONG_REDUCTION else u
     size = results * length * x.dtype.itemsize
     if len(axes) > 1 or size < LARGE_MATRIX or length < 4 * PART_ROWS:
@@ -234,10 +234,7 @@ def _split_reduction(u: UOp, shared: set[UOp]) -> UOp:
 
 
 def _in_parts(u: UOp, shared: set[UOp], axis: int, parts: int, columns: bool) -> UOp:
-    """`u` in about `parts` parts of equal length along `axis`; what is left over is a short part of its own.
-
-    Each computes its elements from what is `shared` or in memory: one value that both read would be stored.
-    """
+    """`u` in about `parts` parts of equal length along `axis`; what is left over is a short part of its own."""
     x, (op, axes) = u.src[0], u.arg
     n = x.shape[axis]
     inner: int | UOp
@@ -253,21 +250,27 @@ def _in_parts(u: UOp, shared: set[UOp], axis: int, parts: int, columns: bool) ->
     if parts < 2:
         return u
 
-    def cut(start: int | UOp, length: int | UOp) -> UOp:
-        def is_inner(v: UOp) -> bool:
-            return v not in shared and v.op in OpGroup.ELEMENTWISE
-
-        def part(v: UOp) -> UOp:
-            return shrink(v, tuple([(start, length) if i == axis else (0, d) for i, d in enumerate(v.shape)]))
-
-        return x.substitute({v: part(v) for v in x.toposort(is_inner) if v.shape and not is_inner(v)}, is_inner)
-
-    split = reshape(cut(0, n - rest), (*x.shape[:axis], parts, inner, *x.shape[axis + 1 :]))
+    split = reshape(part_of(x, axis, 0, n - rest, shared), (*x.shape[:axis], parts, inner, *x.shape[axis + 1 :]))
     partial = reduce(split, op, tuple([a + (a >= axis) for a in axes]))
     order = [axis, *[a for a in range(len(partial.shape)) if a != axis]] if columns else list(range(len(partial.shape)))
     partial = UOp(Ops.CONTIGUOUS, (permute(partial, tuple(order)),))  # a part's columns in a row, as they are summed
     total = reshape(reduce(partial, op, (order.index(axis),)), u.shape)
-    return UOp(op, (total, reduce(cut(n - rest, rest), op, axes))) if isinstance(rest, UOp) or rest else total
+    if rest == 0:
+        return total
+    return UOp(op, (total, reduce(part_of(x, axis, n - rest, rest, shared), op, axes)))
+
+
+def part_of(x: UOp, axis: int, start: int | UOp, length: int | UOp, shared: Container[UOp] = ()) -> UOp:
+    """Elements of `x` along `axis`, computed from what is `shared` or in memory: were a value that several parts read
+    cut itself, it would be stored for them."""
+
+    def is_inner(v: UOp) -> bool:
+        return v not in shared and v.op in OpGroup.ELEMENTWISE
+
+    def part(v: UOp) -> UOp:
+        return shrink(v, tuple([(start, length) if i == axis else (0, d) for i, d in enumerate(v.shape)]))
+
+    return x.substitute({v: part(v) for v in x.toposort(is_inner) if v.shape and not is_inner(v)}, is_inner)
 
 
 def _room(shape: Shape) -> list[int]:
@@ -275,9 +278,25 @@ def _room(shape: Shape) -> list[int]:
     return [d if isinstance(d, int) else int(d.vmax) for d in shape]
 
 
+def axis_of_parts(x: UOp, axes: tuple[int, ...], parts: int) -> int:
+    """Which of `axes` is cut where a reduction of `x` over them is done in `parts`: of those that are long enough the
+    one whose parts lie the farthest apart in memory."""
+    shape, order = _room(x.shape), axes_in_memory(x)
+    known = all(shape[a] == 1 or a in order for a in axes)
+    place = {a: i for i, a in enumerate(order if known else axes)}
+    return max(axes, key=lambda a: (shape[a] >= parts, -place.get(a, 0)))
+
+
 def inner_axis(x: UOp) -> int | None:
     """The axis of `x` along which the largest storage it reads lies in a row; None where that is unclear."""
-    best: tuple[int, int | None] = (0, None)
+    order = axes_in_memory(x)
+    return order[-1] if order else None
+
+
+def axes_in_memory(x: UOp) -> list[int | None]:
+    """The axes of `x`, as they follow each other in the largest storage it reads, the one whose elements lie in a row
+    last; None for one that is no axis of `x`. Empty where that is unclear."""
+    best: tuple[int, list[int | None]] = (0, [])
     stack: list[tuple[UOp, tuple[int | None, ...]]] = [(x, tuple(range(len(x.shape))))]
     seen: set[UOp] = set()
     while stack:
@@ -286,15 +305,15 @@ def inner_axis(x: UOp) -> int | None:
             continue
         seen.add(u)
         if len(seen) > WALK or u.op is Ops.RESHAPE and not all(isinstance(d, int) for d in (*u.shape, *u.src[0].shape)):
-            return None
+            return []
         shape = _room(u.shape)
         if u.op in OpGroup.ELEMENTWISE:
             stack.extend([(s, axes) for s in u.src if s.shape == u.shape])
-        elif u.op in OpGroup.MOVEMENT:
+        elif u.op in OpGroup.MOVEMENT and not is_flat_view(u):
             stack.append((u.src[0], _axes_below(u, axes)))
         elif u.op is not Ops.CONST and math.prod(shape) > best[0]:
             wide = [a for a, d in zip(axes, shape, strict=True) if d > 1]
-            best = (math.prod(shape), wide[-1] if wide else None)
+            best = (math.prod(shape), wide)
     return best[1]
 
 

@@ -90,3 +90,17 @@ def test_what_others_read_too_is_computed_once() -> None:
     Tensor.realize(y, total)
     np.testing.assert_allclose(total.item(), np.exp(x.astype(np.float64)).sum(), rtol=1e-5)
     np.testing.assert_allclose(y.numpy(), np.exp(x), rtol=1e-5)
+
+
+def test_parts_lie_far_apart_in_memory() -> None:
+    """Whichever way the matrix is seen, a part is whole rows of its memory."""
+    a = RNG.standard_normal((281, 293)).astype(np.float32)
+    t = Tensor(a).realize()
+    assert prepare.axis_of_parts(t.uop, (0, 1), 64) == 0
+    for x in (t.T, t.T * 2 + 1, t[1:, 3:].T, t.reshape(281, 1, 293).T.flip(0)):
+        long = [i for i, d in enumerate(x.shape) if d > 1]
+        assert prepare.axis_of_parts(x.uop, tuple(range(x.ndim)), 64) == long[-1]
+    assert prepare.axis_of_parts(Tensor(RNG.standard_normal((3, 9000))).realize().uop, (0, 1), 64) == 1
+    for x, want in ((t.T, a.T), (t[1:, 3:].T, a[1:, 3:].T)):
+        assert x.max().item() == want.max()
+        np.testing.assert_allclose(x.sum().item(), want.astype(np.float64).sum(), rtol=1e-4, atol=1e-2)

@@ -9,6 +9,7 @@ from aril import Tensor
 from aril.device import GlobalCounters
 from aril.ops import Ops
 from aril.schedule import normalize, schedule
+from aril.schedule.lower import lower
 
 SHAPES = [((1, 100_000), 1), ((100_003,), 0), ((3, 65_537), 1), ((70, 70_001), 1), ((40_000, 3), 0)]
 
@@ -122,3 +123,27 @@ def test_positions_in_rows_beyond_the_first_cache(dtype: type) -> None:
     if a.dtype.kind == "f":
         a[:, 777] = np.nan
         np.testing.assert_array_equal(Tensor(a).argmax(1).numpy(), a.argmax(1))
+
+
+VIEWS = {
+    "whole": lambda t: t,
+    "transposed": lambda t: t.T,
+    "offset": lambda t: t[1:, 2:],
+    "strided": lambda t: t[::2, ::-1],
+}
+
+
+@pytest.mark.parametrize("shape", [(281, 293), (3, 20_001), (20_001, 3)])
+@pytest.mark.parametrize("view", VIEWS)
+def test_positions_in_all_of_a_view(shape: tuple[int, ...], view: str) -> None:
+    """Row by row as the view has them; each element is read along rows, not found by dividing its position."""
+    a = np.round(draw(shape) * 4)
+    t, want = VIEWS[view](Tensor(a).realize()), VIEWS[view](a)
+    for ours, theirs in ((t.argmax(), want.argmax()), (t.argmin(), want.argmin())):
+        assert ours.item() == theirs
+    assert t.argmax(keepdim=True).shape == (1, 1)
+    steps = schedule(normalize([t.argmax().uop], ("CPU",)).graph, 1)
+    bodies = [lower(item.kernel) for item in steps.items if item.kernel is not None]
+    assert len(bodies) <= 3
+    odd = (Ops.FLOORDIV, Ops.FLOORMOD, Ops.CDIV, Ops.CMOD)
+    assert not [u for b in bodies for u in b.toposort() if u.op in odd]
