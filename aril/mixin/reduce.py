@@ -179,7 +179,9 @@ class ReduceMixin(ArrangementMixin):
         kind = dtypes.default_int() if not isinstance(n, int) or n <= dtypes.default_int().max else dtypes.int64
         ahead = (n - x._iota(n))._reshape(tuple([s if i in axes else 1 for i, s in enumerate(x.shape)])).cast(kind)
         out = (n - hit.where(ahead, ahead.const_like(0))._reduced(Ops.MAX, axes, True, "argmax")).cast(kind)
-        return out if keepdim and self.shape else out._reshape(tuple([s for i, s in enumerate(x.shape) if i not in axes]))
+        if keepdim and self.shape:
+            return out
+        return out._reshape(tuple([s for i, s in enumerate(x.shape) if i not in axes]))
 
     def argmin(self, axis: Any = None, keepdim: Any = False) -> Self:
         """The position of the least element, as `argmax`.
