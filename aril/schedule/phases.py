@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from aril.dtype import dtypes
 from aril.ops import OpGroup, Ops
 from aril.schedule.fuse import is_contraction
-from aril.schedule.lower import ZERO, both, move_index
+from aril.schedule.lower import ZERO, Index, both, move_index
 from aril.uop import AxisType, UOp
 from aril.uop.linear import parse
 from aril.uop.order import use_counts
@@ -135,20 +135,8 @@ def _split(chain: list[UOp], base: UOp) -> UOp | None:
         base = chain.pop(0)
     if not all(isinstance(d, int) and d > 0 for n in (*chain, base) for d in n.shape):
         return None
-    places: list[UOp] = [ZERO if d == 1 else UOp.range(d, i, AxisType.LOOP) for i, d in enumerate(top.shape)]
-    results = {r: i for i, r in enumerate(places) if r is not ZERO}
-    index, gate = tuple(places), None
-    for n in reversed(chain):
-        if n.op is Ops.REDUCE:
-            inner = list(index)
-            for a in n.arg[1]:
-                if n.src[0].shape[a] != 1:
-                    places.append(UOp.range(n.src[0].shape[a], len(places), AxisType.REDUCE))
-                    inner[a] = places[-1]
-            index = tuple(inner)
-        else:
-            index, own = move_index(n, index)
-            gate = both(gate, own)
+    places, index, gate = _below(chain, top)
+    results = {r: i for i, r in enumerate(places[: len(top.shape)]) if r is not ZERO}
     gates = _conjuncts(gate)
     where = {e: a for a, e in enumerate(index) if e is not ZERO}  # what stands alone on an axis of the base
     steps: list[_Stepped] = []
@@ -180,6 +168,26 @@ def _split(chain: list[UOp], base: UOp) -> UOp | None:
     y = permute(body, (*[i for i in range(len(body.shape)) if i not in axes], *axes))
     y = reshape(y, (*base.shape, *[body.shape[a] for a in axes]))
     return _Phases(top, y, steps, kept, (*sums, *range(len(base.shape), len(y.shape)))).together(())
+
+
+def _below(chain: list[UOp], top: UOp) -> tuple[list[UOp], Index, UOp | None]:
+    """(loops of the axes of `top` and then of the sums in `chain`, where in what lies below the chain an element is
+    read, the condition under which it is). An axis of length 1 has no loop, but ZERO."""
+    places: list[UOp] = [ZERO if d == 1 else UOp.range(d, i, AxisType.LOOP) for i, d in enumerate(top.shape)]
+    index: Index = tuple(places)
+    gate: UOp | None = None
+    for n in reversed(chain):
+        if n.op is Ops.REDUCE:
+            inner = list(index)
+            for a in n.arg[1]:
+                if n.src[0].shape[a] != 1:
+                    places.append(UOp.range(n.src[0].shape[a], len(places), AxisType.REDUCE))
+                    inner[a] = places[-1]
+            index = tuple(inner)
+        else:
+            index, own = move_index(n, index)
+            gate = both(gate, own)
+    return places, index, gate
 
 
 def _by_taps(body: UOp, steps: list[_Stepped], first: int) -> UOp:

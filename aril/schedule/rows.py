@@ -65,18 +65,10 @@ def share_chunks(sink: UOp) -> UOp | None:
         return None
     if not _pays(rows, tile):
         return None
-    row, n, end = rows.lead[-1], length(rows.lead[-1]), rows.lead[-1].src[0]
+    row = rows.lead[-1]
     start = fresh_id(UOp.sink(*rows.nests))
     chunks = [UOp.range(r.src[0], (start + i,), AxisType.GLOBAL) for i, r in enumerate(rows.lead[:-1])]
-    tiles = simplify(UOp(Ops.FLOORDIV, (add(end, tile - 1), UOp.integer(tile))))
-    outer = UOp.range(tiles, (start + len(chunks),), AxisType.GLOBAL) if n > tile else None
-    first = UOp.integer(0) if outer is None else mul(outer, tile)
-    here = UOp.integer(tile)
-    if end.op is not Ops.CONST:  # the last tile ends earlier
-        left = end if outer is None else UOp(Ops.ADD, (end, mul(outer, -tile)))
-        here = UOp(Ops.WHERE, (UOp(Ops.CMPLT, (left, UOp.integer(tile))), left, UOp.integer(tile)))
-    elif outer is not None and n % tile:  # the last tile begins earlier: a row done twice is the same
-        first = UOp(Ops.WHERE, (UOp(Ops.CMPLT, (first, UOp.integer(n - tile))), first, UOp.integer(n - tile)))
+    outer, first, here = _tiles_of(row, tile, start + len(chunks))
     shared = (*chunks, *(() if outer is None else (outer,)))
     buffers = {b: b.replace(arg=b.arg._replace(size=size * tile)) for b, size in rows.lengths.items()}
     seen = seen_columns(rows.nests, rows.inside, rows.lead)
@@ -105,6 +97,21 @@ def share_chunks(sink: UOp) -> UOp | None:
         nests.append(body.end(*shared, *(() if own is None else (own,)), *rest))
     out = sink.with_src(tuple(nests))
     return replace_loops(out, fewer) if fewer else out
+
+
+def _tiles_of(row: UOp, tile: int, id: int) -> tuple[UOp | None, UOp, UOp]:
+    """(the loop over the tiles of loop `row`, None where there is one; the first row of a tile; how many it has)."""
+    n, end = length(row), row.src[0]
+    tiles = simplify(UOp(Ops.FLOORDIV, (add(end, tile - 1), UOp.integer(tile))))
+    outer = UOp.range(tiles, (id,), AxisType.GLOBAL) if n > tile else None
+    first = UOp.integer(0) if outer is None else mul(outer, tile)
+    here = UOp.integer(tile)
+    if end.op is not Ops.CONST:  # the last tile ends earlier
+        left = end if outer is None else UOp(Ops.ADD, (end, mul(outer, -tile)))
+        here = UOp(Ops.WHERE, (UOp(Ops.CMPLT, (left, UOp.integer(tile))), left, UOp.integer(tile)))
+    elif outer is not None and n % tile:  # the last tile begins earlier: a row done twice is the same
+        first = UOp(Ops.WHERE, (UOp(Ops.CMPLT, (first, UOp.integer(n - tile))), first, UOp.integer(n - tile)))
+    return outer, first, here
 
 
 class _Placed(NamedTuple):
