@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from aril import Context, GlobalCounters, Tensor, jit, nn, schedule, tensor_alive
-from aril.engine import compile, realize
+from aril.engine import compile
+from aril.engine import run as running
 from aril.uop.node import live_nodes
 
 RNG = np.random.default_rng(0)
@@ -94,7 +95,7 @@ def test_nothing_grows_from_step_to_step(capture):
 
     def held():
         gc.collect()
-        caches = (schedule._CACHE, compile._loaded, realize._by_identity, tensor_alive.alive())
+        caches = (schedule._CACHE, compile._loaded, running._by_identity, tensor_alive.alive())
         return live_nodes(), GlobalCounters.mem_used, *[len(c) for c in caches]
 
     run = stepper(net, adam, capture)
