@@ -77,7 +77,7 @@ def plan_columns(plan: Plan, index: int, nanoseconds: float, shared: bool) -> bo
     own = {r.arg.id for r in plan.nest(index).loops if r.arg.kind is AxisType.LOOP}
     keep = tuple(sorted(i for i in own if i[: len(lane)] != lane))
     plan.do(Split(rows, at_once, "exact" if known and count % at_once == 0 else "peel"), "rows that are added at once")
-    plan.do(Block((*rows, 0), keep), "rows in the order of memory")
+    plan.do(Block(((*rows, 0),), keep), "rows in the order of memory")
     if at_once * vectors * found.sums <= COPIES:
         plan.do(Unroll((*rows, 1)), "rows that are added at once")
     return True

@@ -185,9 +185,14 @@ def _of_result(nest: Nest, a: Access, own: frozenset[UOp]) -> bool:
 
 def _is_window(a: Access, wide: list[UOp], own: frozenset[UOp], most: int) -> bool:
     """Whether elements of a load serve several outputs because an output loop moves as a loop of the reduction does
-    (or against it, as in gradients), up to `most` times as far."""
-    steps = {abs(a.stride(r) or 0) * f for r in own if r in a.loops for f in range(1, min(most + 1, length(r)))} - {0}
-    return any(length(r) > 1 and abs(a.stride(r) or 0) in steps for r in wide)
+    (or against it, as in gradients), one of them up to `most` times as far as the other."""
+    for r in wide:
+        for k in own & a.loops:
+            far, near = (r, k) if abs(a.stride(r) or 0) >= abs(a.stride(k) or 0) else (k, r)
+            step = abs(a.stride(near) or 0)
+            if step and abs(a.stride(far) or 0) in range(step, min(most + 1, length(near)) * step, step):
+                return True
+    return False
 
 
 def _choose(plan: Plan, nest: Nest, reduction: UOp, loads: list[Access]) -> Tile | None:
@@ -242,12 +247,15 @@ def _candidates(plan: Plan, nest: Nest, reduction: UOp, width: int) -> Iterator[
             continue
         lanes = min(width, 1 << (n.bit_length() - 1))
         if lane in own:
+            most = limit
             if masks_rest(plan, lane):
                 lanes = min(width, 1 << (n - 1).bit_length())
+                if n % lanes and plan.renderer.vector_registers < 32:
+                    most -= 2  # the mask of a step and what it is made of take registers, as there are none for masks
             for a, b in _pairs([r for r in out if r is not lane]):
                 for f in _factors(nest, a, 8):
                     for g in _factors(nest, b, 8):
-                        if f * g + min(f, g) <= limit and f * g >= 4:
+                        if f * g + min(f, g) <= most and f * g >= 4:
                             yield Tile(lane, lanes, 1, ((a, f), (b, g)))
             continue
         for vectors in (1, 2, 3, 4):
@@ -376,14 +384,16 @@ def _apply(plan: Plan, nest: Nest, reduction: UOp, tile: Tile) -> None:
     names = {i: i for i in inner}
     depth = {r: r.arg.id for r in own}
     twice = () if pair is None else (pair.arg.id,)  # the terms of a pair lie together
+    outside: list[Id] = []
     for r, inside in tile.blocked:
+        outside.append(r.arg.id if inside == 1 else (*r.arg.id, 0))
         if inside > 1:
             plan.do(Split(r.arg.id, inside), "as much as a panel holds")
             depth[r] = (*r.arg.id, 1)
-            names = _block(plan, (*r.arg.id, 0), names)
         else:
             del depth[r]
-            names = _block(plan, r.arg.id, names)
+    if outside:
+        names = _block(plan, tuple(outside), names)
     if tile.strip is not None and last is not None:
         row = tile.strip[1]
         layout = [last, *[i for r, i in depth.items() if r in strip], copied[row], *twice]
@@ -402,14 +412,14 @@ def reduction_loads_of(reduction: UOp) -> list[UOp]:
     return operands_of(reduction)
 
 
-def _block(plan: Plan, id: Id, names: dict[Id, Id]) -> dict[Id, Id]:
+def _block(plan: Plan, ids: tuple[Id, ...], names: dict[Id, Id]) -> dict[Id, Id]:
     """Take the step, and give the new ids of the loops `names` inside the updates."""
     reduction = next(u for u in nodes_of(plan.sink) if u.op is Ops.REDUCE)
     start = fresh_id(plan.sink)
     outs = sorted(
         [r for r in reduction.ranges if r.arg.kind is not AxisType.GLOBAL], key=lambda r: (r.arg.kind, r.arg.id)
     )
-    plan.do(Block(id), "so that a packed operand stays in cache")
+    plan.do(Block(ids), "so that a packed operand stays in cache")
     after = {r.arg.id: (start + len(outs) + i,) for i, r in enumerate(outs)}
     return {old: after[now] for old, now in names.items()}
 

@@ -113,26 +113,27 @@ def _copy_loops(load: UOp, loops: list[UOp], start: int) -> tuple[dict[UOp, UOp]
 
 @dataclass(frozen=True)
 class Block(Step):
-    """The reduction loop `id` goes around the loops of its nest: sums of the rest are added up in a panel of the
+    """The reduction loops `ids` go around the loops of their nest: sums of the rest are added up in a panel of the
     worker's own.
 
-    What the other loops of the reduction touch in one turn can then be staged. Output loops in `keep` stay around it.
-    Needed: one reduction over the loop, and other output loops (but for the launch index) whose length is no other of
+    What the other loops of the reduction touch in one turn can then be staged. Output loops in `keep` stay around them.
+    Needed: one reduction over the loops, and other output loops (but for the launch index) whose length is no other of
     them's; the panel has room for the most turns.
     """
 
-    id: Id
+    ids: tuple[Id, ...]
     keep: tuple[Id, ...] = ()
 
     def apply(self, sink: UOp) -> UOp:
-        loop = self.loop(sink, self.id)
-        reductions = [u for u in sink.toposort() if u.op is Ops.REDUCE and loop in u.src[1:]]
-        self.need(len(reductions) == 1, f"{len(reductions)} reductions are over the loop {self.id}, not one")
+        loops = [self.loop(sink, i) for i in self.ids]
+        reductions = [u for u in sink.toposort() if u.op is Ops.REDUCE and not set(loops).isdisjoint(u.src[1:])]
+        self.need(len(reductions) == 1, f"{len(reductions)} reductions are over the loops {self.ids}, not one")
         old = reductions[0]
+        self.need(set(loops) <= set(old.src[1:]), f"the reduction is not over all of {self.ids}")
         self.need(isinstance(old.arg[0], Ops), f"the reduction carries several values ({old.arg[0]})")
         nests = [s for s in sink.src if old in s.toposort()]
         self.need(len(nests) == 1 and nests[0].op is Ops.END, "the reduction lies in no nest, or in several")
-        rest = [s for s in old.src[1:] if s is not loop]
+        rest = [s for s in old.src[1:] if s not in loops]
         self.need(any(s.op is Ops.RANGE for s in rest), "the reduction has no other loop")
         kept = [self.loop(sink, i) for i in self.keep]
         outs = sorted(
@@ -153,12 +154,12 @@ class Block(Step):
         zero = UOp.const(old.dtype, identity(op, old.dtype))
         fresh = panel.after(*kept) if kept else panel  # cleared at every turn of the loops around
         clear = fresh.index(substitute_live(place, first)).store(zero).end(*first.values())
-        around = UOp.range(loop.src[0], loop.arg.id, AxisType.LOOP)
+        around = {r: UOp.range(r.src[0], r.arg.id, AxisType.LOOP) for r in loops}
         operands = [s for s in (old.src[0], *rest) if s.op is not Ops.RANGE]
         inner = UOp(Ops.REDUCE, (*operands, *[s for s in rest if s.op is Ops.RANGE]), old.arg)
-        inner = substitute_live(inner, {**second, loop: around})
-        here = panel.after(clear, around).index(substitute_live(place, second))
-        update = here.store(UOp(op, (here.load(), inner))).end(*second.values()).end(around)
+        inner = substitute_live(inner, {**second, **around})
+        here = panel.after(clear, *around.values()).index(substitute_live(place, second))
+        update = here.store(UOp(op, (here.load(), inner))).end(*second.values()).end(*around.values())
         return sink.substitute({old: panel.after(update).index(place).load()})
 
 

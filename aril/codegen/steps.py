@@ -192,7 +192,7 @@ class Split(Step):
 
 
 def _moves_with(loop: UOp, address: UOp) -> bool:
-    return address.op is Ops.INDEX and loop in address.ranges and address.src[0].base.op is Ops.PARAM
+    return address.op is Ops.INDEX and loop in address.ranges and address.src[0].base.op in (Ops.PARAM, Ops.BUFFER)
 
 
 def _gated_index(ctx: tuple[UOp, UOp], u: UOp) -> UOp | None:
@@ -451,7 +451,7 @@ def adds_zeros(sink: UOp, loop: UOp, gated: bool = True) -> bool:
 def _is_left_out(x: UOp, loop: UOp) -> bool:
     """Whether `x` is a load that a condition on `loop` keeps from memory, and that gives 0 then."""
     zero = len(x.src) == 1 or x.op is Ops.LOAD and len(x.src) == 2 and x.src[1].op is Ops.CONST and x.src[1].arg == 0
-    return x.op is Ops.LOAD and zero and loop in x.ranges and x.src[0].src[0].op is Ops.PARAM
+    return x.op is Ops.LOAD and zero and _moves_with(loop, x.src[0])
 
 
 def operands_of(sink: UOp) -> list[UOp]:

@@ -297,7 +297,7 @@ def _panel(plan: Plan, x: Operand, own: tuple[UOp, ...], tile: Tile) -> tuple[tu
             break
         if not inside:
             return None
-    if len(outside) > 1 or (outside and prod([length(r) for r in inside]) * outside[0][1] < 32):
+    if outside and prod([length(r) for r in inside]) * outside[-1][1] < 32:
         return None
     return tuple(outside)
 

@@ -38,6 +38,19 @@ class Axis:
     def size(self) -> int:
         return self.step * (length(self.o) - 1) + abs(self.tap) * (length(self.k) - 1) + 1
 
+    @property
+    def spread(self) -> int:
+        """Elements of one remainder of this number lie together: turns of the longer loop read neighbours."""
+        if self.step > 1:
+            return self.step
+        return self.tap if 1 < self.tap <= STEPS and length(self.k) > length(self.o) else 1
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether windows of neighbours see the same elements."""
+        reach, others = abs(self.tap) * (length(self.k) - 1), self.step * (length(self.o) - 1)
+        return self.step <= reach and abs(self.tap) <= others
+
     def taps(self) -> UOp:
         """``tap*k`` from 0 on."""
         first = -self.tap * (length(self.k) - 1) if self.tap < 0 else 0
@@ -87,8 +100,8 @@ def sliding(a: Access, nest: Nest, own: tuple[UOp, ...]) -> Sliding | None:
     axes: list[Axis] = []
     for k in own:
         found = [axis_of(a.address.src[1], o, k) for o in nest.loops if k in a.loops and o in a.loops]
-        # where terms of neighbours do not overlap (channels of groups) only the remainders of memory gain
-        fit = [x for x in found if x is not None and (x.step < length(k) or abs(x.unit) == 1)]
+        # where windows do not overlap (channels of groups, of images) only the remainders of memory gain
+        fit = [x for x in found if x is not None and (x.overlaps or abs(x.unit) == 1)]
         axis = next((x for x in fit if x.o not in [y.o for y in axes]), None)
         if axis is not None:
             axes.append(axis)
@@ -96,7 +109,7 @@ def sliding(a: Access, nest: Nest, own: tuple[UOp, ...]) -> Sliding | None:
     others = [r for r in own if r in a.loops and r not in [x.k for x in axes]]
     if not axes or abs(axes[-1].unit) != 1 or not all(map(is_constant, others)):
         return None
-    if not a.gated and axes[-1].step == 1 or len(a.node.src) > 2:
+    if not a.gated and axes[-1].spread == 1 or len(a.node.src) > 2:
         return None
     size = prod([*map(length, others), *[x.size for x in axes]])
     pairs = tuple([(x.o.arg.id, x.k.arg.id) for x in axes])
@@ -126,7 +139,8 @@ class Window(Step):
 
     `pairs` are (output loop, loop of the reduction) that move along one axis each, the last along memory; the panel
     has a plane for every turn of the loops `others`. Its rows are filled by vectors of `lanes`. With a step s of the
-    window on the last axis, position s*q + r lies at r*rows + q. Needed: an operand that no nest writes.
+    window on the last axis, or of the terms where they are more (the gradient of a weight), position s*q + r lies at
+    r*rows + q. Needed: an operand that no nest writes.
     """
 
     operand: int
@@ -162,11 +176,11 @@ class Window(Step):
         rows, place, position, loops = _row(last, self.lanes, start + len(axes))
         new |= last.loops_at(position)
         value = substitute_live(load, new)
-        if last.step * rows > last.size:
+        width = last.spread * rows
+        if width > last.size:
             value = _within(value, position, last.size)
-        there = add(mul(there, last.step * rows), place)
-        here = add(mul(here, last.step * rows), _read(last, rows))
-        size = prod([*map(length, others), *[a.size for a in axes[:-1]], last.step * rows])
+        there, here = add(mul(there, width), place), add(mul(here, width), _read(last, rows))
+        size = prod([*map(length, others), *[a.size for a in axes[:-1]], width])
         panel = UOp.buffer(free_slot(sink), load.dtype, size, AddrSpace.LOCAL)
         copy = panel.index(there).store(value).end(*closing, *loops)
         return sink.substitute({load: panel.after(copy).index(here).load()})
@@ -174,7 +188,7 @@ class Window(Step):
 
 def _row(axis: Axis, lanes: int, start: int) -> tuple[int, UOp, UOp, list[UOp]]:
     """(places of a row for each remainder, the place of an element, its position, the loops over a row)."""
-    rows = -(-axis.size // axis.step)
+    rows = -(-axis.size // axis.spread)
     lanes = min(lanes, 1 << (rows.bit_length() - 1))
     turns = -(-rows // lanes)
     turn = UOp.range(UOp.integer(turns), (start, 0), AxisType.UPCAST if turns <= COPIES else AxisType.LOOP)
@@ -182,19 +196,19 @@ def _row(axis: Axis, lanes: int, start: int) -> tuple[int, UOp, UOp, list[UOp]]:
     first, most = mul(turn, lanes), UOp.integer(rows - lanes)
     at = first if rows % lanes == 0 else UOp(Ops.WHERE, (UOp(Ops.CMPLT, (first, most)), first, most))
     q = add(at, lane)
-    if axis.step == 1:
+    if axis.spread == 1:
         return rows, q, q, [turn, lane]
-    remainder = UOp.range(UOp.integer(axis.step), (start, 2), AxisType.UPCAST)
-    return rows, add(mul(remainder, rows), q), add(mul(q, axis.step), remainder), [turn, lane, remainder]
+    remainder = UOp.range(UOp.integer(axis.spread), (start, 2), AxisType.UPCAST)
+    return rows, add(mul(remainder, rows), q), add(mul(q, axis.spread), remainder), [turn, lane, remainder]
 
 
 def _read(axis: Axis, rows: int) -> UOp:
     """The place in its row of what a window reads."""
-    taps = axis.taps()
-    if axis.step == 1:
-        return add(axis.o, taps)
-    by = UOp.integer(axis.step)
-    return add(mul(UOp(Ops.FLOORMOD, (taps, by)), rows), add(axis.o, UOp(Ops.FLOORDIV, (taps, by))))
+    if axis.spread == 1:
+        return add(axis.o, axis.taps())
+    short, long = (axis.taps(), axis.o) if axis.step > 1 else (axis.o, axis.k)
+    by = UOp.integer(axis.spread)
+    return add(mul(UOp(Ops.FLOORMOD, (short, by)), rows), add(long, UOp(Ops.FLOORDIV, (short, by))))
 
 
 def _within(value: UOp, position: UOp, size: int) -> UOp:

@@ -327,6 +327,27 @@ def padded_depthwise(n: int, channels: int, size: int, k: int, step: int = 1, p:
     return Kernel(sink(store(0, shape, [i, c, y, z], value)), [(0, np.zeros(shape, np.float32))], [x, w], expected)
 
 
+def padded_depthwise_weight(n: int, channels: int, size: int, k: int, step: int = 1, p: int = 1) -> Kernel:
+    """The gradient of the weights of `padded_depthwise`."""
+    b = Build()
+    out = (size + 2 * p - k) // step + 1
+    x, dy = b.array(n, channels, size, size), b.array(n, channels, out, out)
+    c, ky, kx = b.loops(channels, k, k)
+    i, y, z = [b.loop(e, REDUCE) for e in (n, out, out)]
+    rows, columns = add(mul(y, step), ky), add(mul(z, step), kx)
+    inside = [alu(Ops.AND, ge(r, p), UOp(Ops.CMPLT, (r, num(size + p)))) for r in (rows, columns)]
+    index = at(x.shape, i, c, add(rows, -p), add(columns, -p)).valid(alu(Ops.AND, *inside))
+    image = UOp.param(2, dtypes.float32, x.size).index(index).load(UOp.const(dtypes.float32, 0.0))
+    value = reduce(Ops.ADD, alu(Ops.MUL, load(1, dy.shape, i, c, y, z), image), i, y, z)
+    shape = (channels, k, k)
+
+    def expected() -> list[np.ndarray]:
+        padded = np.pad(x.astype(float), ((0, 0), (0, 0), (p, p), (p, p)))
+        return [np.einsum("ncyx,ncyxij->cij", dy.astype(float), windows(padded, k, k)[:, :, ::step, ::step])]
+
+    return Kernel(sink(store(0, shape, [c, ky, kx], value)), [(0, np.zeros(shape, np.float32))], [dy, x], expected)
+
+
 def padded_groups(n: int, groups: int, per: int, size: int, k: int, step: int, p: int = 1) -> Kernel:
     """As `padded_depthwise` with `per` channels to a group, each of whose outputs sums over all of them."""
     b = Build()

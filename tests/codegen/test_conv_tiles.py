@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
 import pytest
 
 from aril.codegen import compile_kernel
 from aril.codegen.analysis import nest_of, reduce_loops_of
-from aril.codegen.steps import Split, StepError, Vectorize, adds_zeros, loops_of
+from aril.codegen.panels import Block
+from aril.codegen.steps import Split, Vectorize, adds_zeros, loops_of
 from aril.codegen.windows import Window, sliding
 from aril.renderer.llvm import LLVMRenderer
 from aril.runtime.llvm import compile_ir_to_asm
 from tests.codegen import build as b
-from tests.codegen.run import TARGETS, renderer, run_all
+from tests.codegen.run import TARGETS, renderer, run_all, run_native
 from tests.codegen.test_linearize import AVX2, AVX512, HostTarget, innermost
 
 SHAPES = {
@@ -104,11 +106,38 @@ def test_what_is_left_of_a_row_is_one_masked_vector(columns: int) -> None:
     assert not lanes
 
 
-def test_lanes_beyond_a_panel_are_not_masked() -> None:
-    """What a panel has there is anything: zeros times NaN would count."""
-    sink = Window(0, (((2,), (4,)), ((3,), (5,))), (), 8).apply(b.padded_depthwise(2, 3, 20, 7, p=3).sink)
-    with pytest.raises(StepError, match="use tail='peel'"):
-        Split((5,), 8, "masked").apply(sink)
+@pytest.mark.parametrize("target", ["wide", "avx2"])
+@pytest.mark.parametrize(("size", "k", "step", "p"), [(28, 3, 2, 1), (17, 5, 3, 2), (14, 3, 1, 1), (15, 3, 2, 0)])
+def test_the_gradient_of_a_weight_reads_a_panel(size: int, k: int, step: int, p: int, target: str) -> None:
+    """The window moves by one element, the terms of its sum by `step`: those of one remainder lie together."""
+    kernel = b.padded_depthwise_weight(3, 17, size, k, step, p)
+    program = run_all(kernel, target, interpret=False)
+    assert any(isinstance(s, Window) for s in program.applied) == (p > 0 or step > 1)
+    assert "gather" not in assembly(kernel, AVX2 if target == "avx2" else AVX512)
+
+
+@pytest.mark.parametrize("target", ["wide", "avx2"])
+def test_what_a_panel_has_beyond_a_row_does_not_count(target: str) -> None:
+    """Lanes past the end of a row are not read: the next row's NaN times a gradient that is left out would be one."""
+    kernel = b.padded_depthwise_weight(2, 16, 28, 3, 2)
+    kernel.inputs[1][:, :, 1::2, 0] = np.nan  # under the first and the last rows and the second column of a window
+    (want,) = kernel.expected()
+    (got,) = run_native(kernel, compile_kernel(kernel.sink, renderer(target)))
+    assert np.isnan(want).any() and not np.isnan(want).all()
+    np.testing.assert_array_equal(np.isnan(got.reshape(want.shape)), np.isnan(want))
+
+
+def test_masks_take_registers_of_a_tile() -> None:
+    """Without mask registers, the mask of a step and what it is made of lie in three of sixteen."""
+    body = innermost(assembly(b.conv_weight(17, 96, 14, 49, 7), AVX2))
+    assert "maskmov" in body and "rsp" not in body
+
+
+def test_a_panel_goes_into_cache_by_loops_outside() -> None:
+    """Of a large image as many rows as the panel holds are summed up at a time."""
+    program = run_all(b.conv_weight(2, 3, 64, 120, 7), "avx2", interpret=False)
+    (block,) = [s for s in program.applied if isinstance(s, Block)]
+    assert len(block.ids) == 2
 
 
 def test_loads_with_conditions_are_masked_again_only_where_asked() -> None:

@@ -232,14 +232,14 @@ def test_staging_names_what_is_missing() -> None:
 
 
 def test_a_blocked_reduction_adds_up_in_a_panel() -> None:
-    steps = (Vectorize((0,)), Upcast((3,)), Block((4,)))
+    steps = (Vectorize((0,)), Upcast((3,)), Block(((4,),)))
     sink = run(b.conv_weight(3, 2, 16, 10, 3), *steps)
     assert [u.arg.size for u in sink.toposort() if u.op is Ops.BUFFER] == [16 * 2 * 3 * 3]
 
 
 def test_blocking_needs_another_loop_of_the_reduction() -> None:
     with pytest.raises(StepError, match="no other loop"):
-        Block((2,)).apply(b.matmul(12, 32, 20).sink)
+        Block(((2,),)).apply(b.matmul(12, 32, 20).sink)
 
 
 def test_an_unknown_loop_is_named_with_those_there_are() -> None:
@@ -248,7 +248,7 @@ def test_an_unknown_loop_is_named_with_those_there_are() -> None:
 
 
 def test_steps_print_as_the_code_that_makes_them() -> None:
-    for step in (Split((1,), 8, "peel"), Upcast((0,)), Chunk(((0,),)), Stage(1, ((2,), (1, 1))), Block((4,))):
+    for step in (Split((1,), 8, "peel"), Upcast((0,)), Chunk(((0,),)), Stage(1, ((2,), (1, 1))), Block(((4,),))):
         assert eval(repr(step)) == step
 
 
