@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 from aril.dtype import DType, accumulator, dtypes
 from aril.ops import OpGroup, Ops
 from aril.uop.args import is_memory_only
 from aril.uop.call import result_number, written_views
 from aril.uop.exchange import exchange
-from aril.uop.function import bind, stand_in
+from aril.uop.function import FunctionArg, bind, call, stand_in
 from aril.uop.node import Shape, UOp, sint
 from aril.uop.shape import expand, flip, movement_arg, pad, permute, reduce, reshape, scatter, shear, shrink, simple_add
 
@@ -142,18 +143,27 @@ def _rule(*ops: Ops) -> Callable[[Rule], Rule]:
     return add
 
 
+def _times(g: UOp, c: UOp) -> UOp:
+    """g * c. What exp and log multiply by on their way to base 2 and back leaves nothing, not even its rounding."""
+    if c.op is Ops.CONST and g.op is Ops.MUL and g.src[1].op is Ops.CONST:
+        pair = {c, g.src[1]}
+        if pair == {c.const_like(_LN2), c.const_like(1 / _LN2)}:
+            return g.src[0]
+    return g * c
+
+
 # --- elementwise: a source of shape () under a shaped result is summed by `_fit` ---
 
 _RULES[Ops.CAST] = lambda u, g: (g,)  # `_fit` casts
 _RULES[Ops.NEG] = lambda u, g: (-g,)
 _RULES[Ops.EXP2] = lambda u, g: (g * u * _LN2,)
-_RULES[Ops.LOG2] = lambda u, g: (g / (u.src[0] * _LN2),)
+_RULES[Ops.LOG2] = lambda u, g: (_times(g, u.const_like(1 / _LN2)) / u.src[0],)
 _RULES[Ops.SIN] = lambda u, g: (g * u.src[0].cos(),)
 _RULES[Ops.SQRT] = lambda u, g: (g / (u * 2.0),)
 _RULES[Ops.RECIPROCAL] = lambda u, g: (-g * u * u,)
 _RULES[Ops.ADD] = lambda u, g: (g, g)
 _RULES[Ops.SUB] = lambda u, g: (g, -g)
-_RULES[Ops.MUL] = lambda u, g: (g * u.src[1], g * u.src[0])
+_RULES[Ops.MUL] = lambda u, g: (_times(g, u.src[1]), _times(g, u.src[0]))
 _RULES[Ops.FDIV] = lambda u, g: (g / u.src[1], -g * u / u.src[1])
 _RULES[Ops.MULACC] = lambda u, g: (g * u.src[1], g * u.src[0], g)
 _RULES[Ops.WHERE] = lambda u, g: (u.src[0].where(g, 0.0), u.src[0].where(0.0, g))
@@ -193,17 +203,60 @@ def _reduce(u: UOp, g: UOp) -> Grads:
         share = g / _sum(greatest.cast(x.dtype), axes)
         return (greatest.where(_spread(share, x.shape), 0.0),)
     if op is Ops.MUL:
-        # The product of the others: that of all that are not 0 divided by x, times the zeros among the others. One such
-        # zero is written as the sum of all zeros less an own one, so that it has its part in second derivatives (with
-        # two zeros third derivatives are short of a term).
-        zero = x.eq(0.0)
-        nonzero, zeros = zero.where(1.0, x), zero.where(x, 0.0)
-        product = reduce(nonzero, Ops.MUL, axes)
-        count = _spread(_sum(zero.cast(x.dtype), axes), x.shape) - zero.cast(x.dtype)
-        other = _spread(_sum(zeros, axes), x.shape) - zeros
-        factor = count.eq(0.0).where(1.0, count.eq(1.0).where(other, 0.0))
-        return (_spread(g * product, x.shape) / nonzero * factor,)
+        leaf = stand_in(x)
+        others = call([_by_division(leaf, axes)], [leaf], [x], FunctionArg("others", _Tournament(axes)))
+        return (_spread(g, x.shape) * others[0],)
     raise NotImplementedError(f"gradient: a reduction by {op} has no rule")
+
+
+def _by_division(x: UOp, axes: tuple[int, ...]) -> UOp:
+    """For each element the product of all others over `axes`: that of all that are not 0 divided by the element, or 0
+    where another one is 0."""
+    zero = x.eq(0.0)
+    nonzero, count = zero.where(1.0, x), zero.cast(x.dtype)
+    others = _spread(_sum(count, axes), x.shape) - count
+    return others.eq(0.0).where(_spread(reduce(nonzero, Ops.MUL, axes), x.shape) / nonzero, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tournament:
+    """The gradient of `_by_division`, whose own formula is flat at zeros."""
+
+    axes: tuple[int, ...]
+
+    def __call__(self, grads: tuple[UOp, ...], args: tuple[UOp, ...]) -> Sequence[UOp | None]:
+        return _reverse({_by_products(args[0], self.axes): grads[0]}, args)
+
+
+def _by_products(x: UOp, axes: tuple[int, ...]) -> UOp:
+    """`_by_division` by products alone: zeros are numbers like any other, and derivatives of every order are right.
+
+    A tournament: pairs are multiplied, then pairs of those, and so on; an element's result is the product of what it,
+    its pair, .. met on the way.
+    """
+    rest = [a for a in range(len(x.shape)) if a not in axes]
+    order = (*rest, *axes)
+    moved = permute(x, order)
+    k, shape = len(rest), moved.shape
+    lead, most = shape[:k], [d if isinstance(d, int) else int(d.vmax) for d in shape[k:]]
+    n = math.prod(most)
+    size = 1 << (n - 1).bit_length()
+    whole = pad(moved, (*[(0, 0)] * k, *[(0, _minus(m, d)) for m, d in zip(most, shape[k:], strict=True)]), 1.0)
+    level = pad(reshape(whole, (*lead, n)), (*[(0, 0)] * k, (0, size - n)), 1.0)
+    met: list[UOp] = []
+    while size > 1:
+        size //= 2
+        halves = reshape(level, (*lead, 2, size))
+        met.append(flip(halves, (k,)))
+        one, other = [shrink(halves, (*[(0, d) for d in lead], (i, 1), (0, size))) for i in (0, 1)]
+        level = reshape(one * other, (*lead, size))
+    out = expand(reshape(level.const_like(1.0), (1,) * (k + 1)), (*lead, 1))
+    for other in reversed(met):
+        out = reshape(expand(reshape(out, (*lead, 1, size)), other.shape) * other, (*lead, 2 * size))
+        size *= 2
+    parts = tuple([(0, d) for d in lead])
+    out = shrink(reshape(shrink(out, (*parts, (0, n))), (*lead, *most)), tuple([(0, d) for d in shape]))
+    return permute(out, tuple([order.index(a) for a in range(len(order))]))
 
 
 # --- movement: the transpose of each ---

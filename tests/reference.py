@@ -14,6 +14,7 @@ from aril.device import host_memory
 from aril.dtype import DType, dtypes
 from aril.ops import OpGroup, Ops
 from aril.uop import UOp
+from aril.uop.function import inline
 from aril.uop.order import toposort
 from aril.uop.shape import movement_arg
 
@@ -45,6 +46,7 @@ def evaluate_all(
 ) -> list[np.ndarray]:
     """As `evaluate`, for several graphs that share nodes."""
     machine = _Evaluator(buffers or {}, wide)
+    roots = [inline(r) for r in roots]
     for u in toposort(roots):
         machine.values[u] = machine.step(u)
     out = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -310,3 +311,57 @@ def test_compiled_gradients_are_those_of_the_evaluator(table):
     Tensor.realize(*found)
     for got, wanted in zip(found, expected, strict=True):
         np.testing.assert_allclose(got.numpy(), wanted, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("zeros", range(5))
+def test_products_have_derivatives_of_every_order_at_zeros(zeros):
+    """The k-th along directions a, b, ..: over all k different elements, theirs times the product of the others."""
+    rng = np.random.default_rng(zeros)
+    x, along = rng.normal(size=5), rng.normal(size=(4, 5))
+    x[rng.permutation(5)[:zeros]] = 0
+    t = Tensor(x)
+    slope = t.prod()
+    for order in range(1, 5):
+        slope = (slope.gradient(t)[0] * Tensor(along[order - 1])).sum()
+        want = 0.0
+        for chosen in itertools.permutations(range(5), order):
+            rest = [x[j] for j in range(5) if j not in chosen]
+            want += math.prod([along[i, j] for i, j in enumerate(chosen)]) * math.prod(rest)
+        assert abs(slope.item() - want) < 1e-12, order
+
+
+def test_second_derivatives_of_products_over_several_axes():
+    x = np.random.default_rng(0).normal(size=(3, 2, 3))
+    x[0, :, 1] = x[2, 0, 0] = 0
+    t, weight = Tensor(x), np.random.default_rng(1).normal(size=(3, 2, 3))
+
+    def slope(at):
+        out = np.empty_like(at)
+        for i in np.ndindex(at.shape):
+            others = at.copy()
+            others[i] = 1
+            out[i] = others[:, i[1]].prod()
+        return out
+
+    (first,) = t.prod((0, 2)).sum().gradient(t)
+    np.testing.assert_allclose(first.numpy(), slope(x), rtol=1e-12, atol=1e-14)
+    (second,) = (first * Tensor(weight)).sum().gradient(t)
+    want = np.empty_like(x)
+    for i in np.ndindex(x.shape):
+        h = np.zeros_like(x)
+        h[i] = 1  # linear in each element
+        want[i] = ((slope(x + h) - slope(x)) * weight).sum()
+    np.testing.assert_allclose(second.numpy(), want, rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("kind", ["float32", "float64", "bfloat16"])
+def test_gradients_that_cancel_leave_no_rounding_of_the_way_to_base_2(kind):
+    """The softmax over one class is 1 wherever it is."""
+    x = Tensor(np.random.default_rng(0).normal(size=(33, 1)) * 5).cast(kind)
+    labels = Tensor(np.zeros(33, np.int32))
+    for loss in (x.cross_entropy(labels), x.cross_entropy(labels, weight=Tensor([0.3]).cast(kind)), x.softmax(1).sum()):
+        assert not loss.gradient(x)[0].float().numpy().any()
+    y = Tensor([3.0, 5.0])
+    assert y.log().sum().gradient(y)[0].tolist() == [np.float32(1) / np.float32(3), np.float32(1) / np.float32(5)]
+    e = y.exp()
+    assert (e.sum().gradient(y)[0] - e).tolist() == [0, 0]
