@@ -466,7 +466,7 @@ def _both(a: Array | None, b: Array) -> Array:
     return b if a is None else a & b
 
 
-def run_linear(
+def interpret(
     uops: Sequence[UOp],
     buffers: Sequence[Any],
     variables: Mapping[str, int] | Sequence[int] = (),

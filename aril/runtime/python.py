@@ -14,12 +14,10 @@ from typing import Any
 from aril.device import CompiledKernel, DeviceBase, Program, host_memory
 from aril.ops import Ops
 from aril.renderer.base import Renderer, RenderError
-from aril.runtime.interpreter import Interpreter, KernelError, run_linear
+from aril.runtime.interpreter import Interpreter, KernelError
 from aril.runtime.npy import NpyAllocator
 from aril.uop.node import UOp
 from aril.uop.serial import PROGRAM_OPERATIONS, GraphFormatError, from_rows, to_rows
-
-__all__ = ["Interpreter", "KernelError", "PythonDevice", "PythonRenderer", "assemble", "run_linear"]
 
 
 class PythonProgram(Program):

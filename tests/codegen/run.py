@@ -12,8 +12,8 @@ from aril.engine.compile import evaluate
 from aril.renderer.base import Renderer
 from aril.renderer.llvm import llvm_renderer
 from aril.runtime.cpu import CPUProgram
+from aril.runtime.interpreter import interpret
 from aril.runtime.llvm import compile_ir
-from aril.runtime.python import run_linear
 from aril.runtime.target import host_target
 from tests.codegen.build import Kernel
 
@@ -61,7 +61,7 @@ def run_native(kernel: Kernel, program: Program) -> list[np.ndarray]:
 def run_python(kernel: Kernel, program: Program) -> list[np.ndarray]:
     arrays = buffers_of(kernel, program)
     values = [kernel.variables[v.arg.name] for v in program.variables]
-    run_linear(program.linear.src, arrays, values, chunks_of(kernel, program))
+    interpret(program.linear.src, arrays, values, chunks_of(kernel, program))
     return [arrays[slot] for slot, _ in kernel.outputs]
 
 

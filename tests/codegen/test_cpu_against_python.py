@@ -13,8 +13,9 @@ from aril.device import CompiledKernel, Device
 from aril.dtype import DType, dtypes, to_dtype
 from aril.engine.compile import renderer_of
 from aril.ops import Ops
+from aril.runtime.interpreter import interpret
 from aril.runtime.llvm import compile_ir
-from aril.runtime.python import PythonRenderer, run_linear
+from aril.runtime.python import PythonRenderer
 from aril.uop import KernelInfo, UOp
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -40,7 +41,7 @@ def both(build: Callable[..., list[UOp]], kinds: list[DType], *data: np.ndarray)
     kernel = CompiledKernel(program.name, binary, first + len(arrays), 0, program.scratch_bytes, program.chunks)
     device.load(kernel)([a.ctypes.data for a in (*native, *arrays)], wait=True)
     reference = compile_kernel(sink, PythonRenderer())
-    run_linear(reference.linear.src, [*interpreted, *arrays], chunks=reference.chunks)
+    interpret(reference.linear.src, [*interpreted, *arrays], chunks=reference.chunks)
     return list(zip(native, interpreted, strict=True))
 
 

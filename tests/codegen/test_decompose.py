@@ -13,7 +13,7 @@ from aril.codegen.decompose import decompose, lower_operations
 from aril.dtype import DType, dtypes, wrap
 from aril.ops import OpGroup, Ops
 from aril.renderer.base import Renderer
-from aril.runtime.python import run_linear
+from aril.runtime.interpreter import interpret
 from aril.uop import UOp
 
 LACKING = {Ops.EXP2, Ops.LOG2, Ops.SIN, Ops.POW, Ops.FLOORDIV, Ops.FLOORMOD, Ops.THREEFRY}
@@ -32,7 +32,7 @@ def run(build: Callable[..., UOp], kinds: list[DType], *data: np.ndarray, target
     sink = decompose(UOp.sink(UOp.param(0, value.dtype, n).index(at).store(value)), target)
     assert not [u for u in sink.toposort() if u.op in OpGroup.ALU and u.op not in target.ops]
     out = np.zeros(n, value.dtype.name)
-    run_linear(list(sink.toposort()), [out, *[np.ascontiguousarray(d) for d in data]], chunks=n)
+    interpret(list(sink.toposort()), [out, *[np.ascontiguousarray(d) for d in data]], chunks=n)
     return out
 
 
@@ -160,5 +160,5 @@ def test_vectors_stay_vectors():
     out, data = np.zeros(8, np.float32), np.arange(8, dtype=np.float32) / 2
     address = UOp(Ops.SHRINK, (UOp.param(0, dtypes.float32, 8), UOp.const(dtypes.int32, 0)), (None, 8))
     sink = decompose(UOp.sink(address.store(UOp(Ops.SIN, (x,)))), CPU)
-    run_linear(list(sink.toposort()), [out, data])
+    interpret(list(sink.toposort()), [out, data])
     assert np.allclose(out, np.sin(data), rtol=1e-6)

@@ -15,7 +15,7 @@ from aril.config import Context
 from aril.dtype import DType, dtypes
 from aril.ops import Ops
 from aril.renderer.base import Renderer
-from aril.runtime.python import run_linear
+from aril.runtime.interpreter import interpret
 from aril.uop import UOp
 
 SMALL = {
@@ -45,7 +45,7 @@ def run(build: Callable[..., UOp], kinds: list[DType], *data: np.ndarray) -> np.
     sink = decompose(UOp.sink(UOp.param(0, value.dtype, n).index(at).store(value)), TARGET)
     assert not {u.dtype for u in sink.toposort()} & set(SMALL)
     out = np.zeros(n, SMALL.get(value.dtype) or np.dtype(value.dtype.name))
-    run_linear(list(sink.toposort()), [out, *[np.ascontiguousarray(d) for d in data]], chunks=n)
+    interpret(list(sink.toposort()), [out, *[np.ascontiguousarray(d) for d in data]], chunks=n)
     return out
 
 
@@ -211,7 +211,7 @@ def test_gates_alternatives_registers_and_the_setting():
     sink = UOp.sink(UOp.param(0, d, n).index(at).store(value).end(at))
     low = assign_types(decompose(sink, TARGET))
     out = np.zeros(n, ml_dtypes.bfloat16)
-    run_linear(list(low.toposort()), [out, np.arange(4).astype(ml_dtypes.bfloat16)])
+    interpret(list(low.toposort()), [out, np.arange(4).astype(ml_dtypes.bfloat16)])
     assert out.astype(float).tolist() == [0, 1, 2, 3, -1.5, -1.5]
     reg = UOp.buffer(0, d, 1, AddrSpace.REG)
     assert em._replace(reg, (), {}, {d}).dtype is dtypes.float32
@@ -232,7 +232,7 @@ def test_what_is_only_moved_keeps_its_bits():
     assert not any(u.dtype is dtypes.float32 for u in low.toposort())
     bits = np.array([0, 0x8000, 0x7FC1, 0xFF81, 1, 0x3F80, 7, 7], np.uint16)
     out = np.zeros(n, np.uint16)
-    run_linear(list(low.toposort()), [out, bits])
+    interpret(list(low.toposort()), [out, bits])
     assert out.tolist() == [0, 0x8000, 0x7FC1, 0xFF81, 1, 0x3F80, 0x3F80, 0x3F80]
 
 
@@ -242,5 +242,5 @@ def test_a_weak_number_beside_a_moved_value_is_a_value():
     value = UOp(Ops.WHERE, (UOp(Ops.CMPLT, (at, UOp.const(dtypes.weakint, 2))), x.index(at).load(), UOp.lift(3.0)))
     low = assign_types(decompose(UOp.sink(UOp.param(0, d, n).index(at).store(value).end(at)), TARGET))
     out = np.zeros(n, np.uint16)
-    run_linear(list(low.toposort()), [out, np.array([1, 2, 3, 4], np.uint16)])
+    interpret(list(low.toposort()), [out, np.array([1, 2, 3, 4], np.uint16)])
     assert out.tolist() == [1, 2, 0x4040, 0x4040]

@@ -11,7 +11,7 @@ from aril.codegen.linearize import linearize
 from aril.codegen.typing import assign_types
 from aril.dtype import dtypes
 from aril.ops import Ops
-from aril.runtime.python import run_linear
+from aril.runtime.interpreter import interpret
 from aril.uop.args import AxisType
 from aril.uop.node import UOp
 from tests.renderer.run_llvm import run
@@ -104,7 +104,7 @@ def test_random_loops_compute_what_numpy_does(case: tuple[UOp, list[np.ndarray],
         empty = [np.zeros(1, np.int32)] * (10 - len(expected))
         native, interpreted = ([np.zeros(e.shape, np.int32) for e in expected] for _ in range(2))
         run(program, *native, *empty, *inputs)
-        run_linear(
+        interpret(
             list(program), [*[x.reshape(-1) for x in interpreted], *empty, *[x.reshape(-1) for x in inputs]], {}, 1
         )
         for got, same, want in zip(native, interpreted, expected, strict=True):

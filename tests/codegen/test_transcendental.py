@@ -10,7 +10,7 @@ import pytest
 
 from aril.codegen import transcendental as tr
 from aril.dtype import DType, dtypes
-from aril.runtime.python import run_linear
+from aril.runtime.interpreter import interpret
 from aril.uop import UOp
 
 FLOATS = {dtypes.float32: np.float32, dtypes.float64: np.float64}
@@ -24,7 +24,7 @@ def run(build: Callable[..., UOp], dtype: DType, *data: np.ndarray, fma: bool = 
     values = [UOp.param(i + 1, dtype, n).index(at).load() for i in range(len(data))]
     store = UOp.param(0, dtype, n).index(at).store(build(*values, tr.Arithmetic(fma)))
     out = np.zeros(n, FLOATS[dtype])
-    run_linear(list(UOp.sink(store).toposort()), [out, *[np.ascontiguousarray(d) for d in data]], chunks=n)
+    interpret(list(UOp.sink(store).toposort()), [out, *[np.ascontiguousarray(d) for d in data]], chunks=n)
     return out
 
 

@@ -10,7 +10,8 @@ import pytest
 from aril.device import Buffer, CompiledKernel, Device
 from aril.dtype import dtypes
 from aril.ops import Ops
-from aril.runtime.python import Interpreter, KernelError, PythonRenderer, assemble, run_linear
+from aril.runtime.interpreter import Interpreter, KernelError, interpret
+from aril.runtime.python import PythonRenderer, assemble
 from aril.uop import AddrSpace, UOp
 
 I32 = dtypes.int32
@@ -40,7 +41,7 @@ def test_a_loop_copies_elements():
     out, x, i = UOp.param(0, "float32", 5), UOp.param(1, "float32", 5), loop(5)
     store = out.index(i).store(UOp(Ops.MUL, (x.index(i).load(), const(2.0, dtypes.float32))))
     data, result = np.arange(5, dtype=np.float32), np.zeros(5, np.float32)
-    run_linear(linear(store.end(i)), [result, data])
+    interpret(linear(store.end(i)), [result, data])
     assert result.tolist() == [0, 2, 4, 6, 8]
 
 
@@ -48,7 +49,7 @@ def test_launch_indices_are_lanes_and_blocks_of_them_follow_each_other():
     n = 100_000
     out, g = UOp.param(0, I32, n), UOp.special(const(n), "gidx0")
     result = np.zeros(n, np.int32)
-    run_linear(linear(out.index(g).store(UOp(Ops.MUL, (g, g)))), [result], chunks=n)
+    interpret(linear(out.index(g).store(UOp(Ops.MUL, (g, g)))), [result], chunks=n)
     assert np.array_equal(result, (np.arange(n) ** 2).astype(np.int32))
 
 
@@ -59,11 +60,11 @@ def test_vectors_load_store_shrink_and_pick_lanes():
     reverse = UOp.vector(*[UOp(Ops.INDEX, (v, const(3 - k))) for k in range(4)])
     store = UOp(Ops.SHRINK, (out, start), (None, 4)).store(UOp(Ops.ADD, (reverse, const(1))))
     data, result = np.arange(12, dtype=np.int32), np.zeros(12, np.int32)
-    run_linear(linear(store), [result, data], chunks=3)
+    interpret(linear(store), [result, data], chunks=3)
     assert result.tolist() == [4, 3, 2, 1, 8, 7, 6, 5, 12, 11, 10, 9]
     halves = [UOp(Ops.SHRINK, (v,), (k, 2)) for k in (0, 2)]
     total = UOp(Ops.ADD, tuple(halves))
-    run_linear(linear(UOp(Ops.SHRINK, (out, start), (None, 2)).store(total)), [result, data], chunks=3)
+    interpret(linear(UOp(Ops.SHRINK, (out, start), (None, 2)).store(total)), [result, data], chunks=3)
     assert result.reshape(3, 4)[:, :2].tolist() == [[2, 4], [10, 12], [18, 20]]
 
 
@@ -72,7 +73,7 @@ def test_gather_and_scatter():
     spots = UOp.vector(*[const(k) for k in (6, 0, 3)])
     data, result = np.arange(8, dtype=np.int32) * 10, np.zeros(8, np.int32)
     store = out.index(UOp.vector(*[const(k) for k in (1, 2, 7)])).store(x.index(spots).load())
-    run_linear(linear(store), [result, data])
+    interpret(linear(store), [result, data])
     assert result.tolist() == [0, 60, 0, 0, 0, 0, 0, 30]
 
 
@@ -88,7 +89,7 @@ def test_a_register_accumulates_over_a_loop_for_every_lane():
     program = in_order(start, r, before, step.end(r), out.index(g).store(after))
     data = np.random.default_rng(0).standard_normal((n, k)).astype(np.float32)
     result = np.zeros(n, np.float32)
-    run_linear(program, [result, data.reshape(-1)], chunks=n)
+    interpret(program, [result, data.reshape(-1)], chunks=n)
     assert np.allclose(result, data.sum(1))
 
 
@@ -99,7 +100,7 @@ def test_local_memory_belongs_to_a_lane():
     barrier = UOp(Ops.BARRIER)
     program = in_order(spot.store(UOp(Ops.MUL, (g, const(7)))), barrier, out.index(g).store(spot.load()))
     result = np.zeros(3, np.int32)
-    run_linear(program, [result], chunks=3)
+    interpret(program, [result], chunks=3)
     assert result.tolist() == [0, 7, 14]
 
 
@@ -108,9 +109,9 @@ def test_gated_loads_give_the_alternative_and_gated_stores_nothing():
     inside = UOp(Ops.CMPLT, (g, const(4)))
     value = x.index(g).load(const(-1), inside)
     result = np.zeros(6, np.int32)
-    run_linear(linear(out.index(g).store(value)), [result, np.arange(4, dtype=np.int32)], chunks=6)
+    interpret(linear(out.index(g).store(value)), [result, np.arange(4, dtype=np.int32)], chunks=6)
     assert result.tolist() == [0, 1, 2, 3, -1, -1]
-    run_linear(linear(x.index(g).store(const(9), inside)), [result, data := np.zeros(4, np.int32)], chunks=6)
+    interpret(linear(x.index(g).store(const(9), inside)), [result, data := np.zeros(4, np.int32)], chunks=6)
     assert data.tolist() == [9] * 4
 
 
@@ -121,7 +122,7 @@ def test_if_masks_lanes_and_nests():
     store = out.index(g).store(g)
     program = in_order(low, odd, first, second, store, UOp(Ops.ENDIF, (second,)), UOp(Ops.ENDIF, (first,)))
     result = np.full(8, -1, np.int32)
-    run_linear(program, [result], chunks=8)
+    interpret(program, [result], chunks=8)
     assert result.tolist() == [-1, 1, -1, 3, -1, -1, -1, -1]
 
 
@@ -139,7 +140,7 @@ def test_a_loop_with_a_condition_stops_each_lane_by_itself():
     last = UOp(Ops.LOAD, (c,), "last")
     program = in_order(*init, r, half, step_v, step_c, end, out.index(g).store(last))
     result = np.zeros(4, np.int32)
-    run_linear(program, [result, np.array([1.5, 5, 100, 1000], np.float32)], chunks=4)
+    interpret(program, [result, np.array([1.5, 5, 100, 1000], np.float32)], chunks=4)
     assert result.tolist() == [1, 3, 7, 10]
 
 
@@ -147,7 +148,7 @@ def test_loops_whose_end_differs_between_lanes():
     out, g = UOp.param(0, I32, 5), UOp.special(const(5), "gidx0")
     r = loop(g)
     result = np.zeros(5, np.int32)
-    run_linear(linear(out.index(g).store(UOp(Ops.ADD, (r, const(1)))).end(r)), [result], chunks=5)
+    interpret(linear(out.index(g).store(UOp(Ops.ADD, (r, const(1)))).end(r)), [result], chunks=5)
     assert result.tolist() == [0, 1, 2, 3, 4]
 
 
@@ -155,7 +156,7 @@ def test_atomics_of_many_lanes_on_one_element():
     out, g = UOp.param(0, I32, 2), UOp.special(const(100), "gidx0")
     add = UOp(Ops.ATOMIC, (out.index(UOp(Ops.AND, (g, const(1)))), g), (Ops.ADD, "relaxed", "device"))
     result = np.zeros(2, np.int32)
-    run_linear(linear(add), [result], chunks=100)
+    interpret(linear(add), [result], chunks=100)
     assert result.tolist() == [sum(range(0, 100, 2)), sum(range(1, 100, 2))]
 
 
@@ -164,19 +165,19 @@ def test_variables_by_name_and_in_the_order_of_names():
     out = UOp.param(0, I32, 1)
     program = linear(out.index(const(0)).store(UOp(Ops.SUB, (b, a))))
     result = np.zeros(1, np.int32)
-    run_linear(program, [result], {"a": 3, "b": 8})
+    interpret(program, [result], {"a": 3, "b": 8})
     assert result[0] == 5
-    run_linear(program, [result], [1, 9])
+    interpret(program, [result], [1, 9])
     assert result[0] == 8
     with pytest.raises(KernelError, match="takes 2 variables, not 1"):
-        run_linear(program, [result], [1])
+        interpret(program, [result], [1])
 
 
 def test_an_access_out_of_bounds_names_kernel_buffer_index_and_loop():
     out, x, i = UOp.param(0, I32, 8), UOp.param(1, I32, 4), loop(8, 3)
     program = linear(out.index(i).store(x.index(i).load()).end(i))
     with pytest.raises(KernelError, match=r"copy8: a LOAD at index 4 is outside buffer 1 of 4 int32 .*loops \(3,\)=4"):
-        run_linear(program, [np.zeros(8, np.int32), np.zeros(4, np.int32)], name="copy8")
+        interpret(program, [np.zeros(8, np.int32), np.zeros(4, np.int32)], name="copy8")
 
 
 def test_what_is_not_for_this_target_is_refused():
@@ -190,7 +191,7 @@ def test_what_is_not_for_this_target_is_refused():
     with pytest.raises(KernelError, match="RANGE is never closed"):
         Interpreter(linear(loop(3)))
     with pytest.raises(KernelError, match="buffer 0 has 3 elements, the kernel uses 8"):
-        run_linear(linear(UOp.param(0, I32, 8).index(const(0)).store(const(1))), [np.zeros(3, np.int32)])
+        interpret(linear(UOp.param(0, I32, 8).index(const(0)).store(const(1))), [np.zeros(3, np.int32)])
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "fp8e4m3", "fp8e5m2", "float16", "bool"])
@@ -201,7 +202,7 @@ def test_memory_of_every_format(dtype):
     out, x, g = UOp.param(0, dtype, 5), UOp.param(1, dtype, 5), UOp.special(const(5), "gidx0")
     value = x.index(g).load()
     result = np.zeros(5, kind)
-    run_linear(linear(out.index(g).store(UOp(Ops.MUL, (value, value)))), [result, data], chunks=5)
+    interpret(linear(out.index(g).store(UOp(Ops.MUL, (value, value)))), [result, data], chunks=5)
     with np.errstate(all="ignore"):
         assert np.array_equal(result, data & data if dtype == "bool" else data * data, equal_nan=dtype != "bool")
 

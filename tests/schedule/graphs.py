@@ -8,6 +8,7 @@ import numpy as np
 
 from aril.device import GlobalCounters
 from aril.engine.realize import realize_uops, storage_of
+from aril.schedule import Schedule, normalize, schedule
 from aril.tensor import Tensor
 from aril.uop import UOp
 from aril.uop.shape import reshape
@@ -42,6 +43,12 @@ def check(*roots: UOp, tolerance: float = 1e-5) -> int:
     for f, e in zip(found, expected, strict=True):
         np.testing.assert_allclose(f, e, rtol=tolerance, atol=tolerance)
     return launches
+
+
+def scheduled(*roots: UOp | Tensor) -> Schedule:
+    """The steps that would compute the values on the CPU."""
+    normal = normalize([r if isinstance(r, UOp) else r.uop for r in roots], ("CPU",) * len(roots))
+    return schedule(normal.graph, len(normal.buffers))
 
 
 def kernels(t: Tensor) -> int:

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from aril import Tensor
-from aril.schedule import Schedule, normalize, schedule
 from aril.schedule.lower import lower
 from aril.uop import AxisType, Ops
+from tests.schedule.graphs import scheduled
 
 RNG = np.random.default_rng(23)
 Arrays = tuple[np.ndarray, ...]
@@ -33,11 +33,6 @@ def plain(q: np.ndarray, k: np.ndarray, v: np.ndarray, g: np.ndarray, mask: np.n
     dp = g @ np.swapaxes(v, -1, -2)
     ds = p * (dp - (p * dp).sum(-1, keepdims=True)) * scale
     return p @ v, ds @ k, np.swapaxes(ds, -1, -2) @ q, np.swapaxes(p, -1, -2) @ g
-
-
-def scheduled(*tensors: Tensor) -> Schedule:
-    normal = normalize([t.uop for t in tensors], ("CPU",) * len(tensors))
-    return schedule(normal.graph, len(normal.buffers))
 
 
 def with_gradients(arrays: Arrays, attend: Callable[[Tensor, Tensor, Tensor], Tensor]) -> tuple[Tensor, ...]:

@@ -14,9 +14,9 @@ from aril.codegen.attention import EachNest
 from aril.codegen.plan import Plan
 from aril.codegen.steps import Upcast
 from aril.device import GlobalCounters
-from aril.schedule import normalize, schedule
 from aril.schedule.lower import lower
 from tests.codegen.run import renderer
+from tests.schedule.graphs import scheduled
 
 RNG = np.random.default_rng(7)
 
@@ -195,8 +195,7 @@ def test_deep_sums_keep_kernels_of_their_own() -> None:
 def test_products_have_register_tiles(target: str) -> None:
     """Both products: copies of rows and of columns, so that a loaded operand serves several sums."""
     q, k, v = (Tensor(draw(2, 512, 64)).realize() for _ in range(3))
-    normal = normalize([q.scaled_dot_product_attention(k, v).uop], ("CPU",))
-    (item,) = schedule(normal.graph, len(normal.buffers)).items
+    (item,) = scheduled(q.scaled_dot_product_attention(k, v)).items
     assert item.kernel is not None
     plan = Plan(separate(lower(item.kernel)), renderer(target))
     heuristics.choose(plan)

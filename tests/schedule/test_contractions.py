@@ -7,10 +7,8 @@ import pytest
 
 from aril.autograd import gradient
 from aril.ops import Ops
-from aril.schedule import schedule
-from aril.schedule.normalize import normalize
 from aril.uop.shape import expand, reduce, reshape
-from tests.schedule.graphs import check, put
+from tests.schedule.graphs import check, put, scheduled
 
 
 @pytest.mark.parametrize(("size", "kernel", "padding"), [(8, 3, 0), (8, 3, 1), (9, 5, 2), (6, 1, 0)])
@@ -54,8 +52,7 @@ def test_short_rows_of_a_sum_end_alone(width: int, operands: int) -> None:
     grad = reshape(reduce(spread(a, (48, 64, 1)) * spread(b, (48, 1, 8 * width)), Ops.ADD, (0,)), w.shape)
     momentum = m * 0.9 + grad
     results = [momentum, w - momentum * 0.1]
-    normal = normalize(results, ("CPU", "CPU"))
-    plan = schedule(normal.graph, len(normal.buffers))
+    plan = scheduled(*results)
     sums = [i for i in plan.items if i.kernel is not None and i.kernel.arg.name.startswith("c")]
     assert [len(i.args) for i in sums] == [operands]
     check(*results, tolerance=1e-4)

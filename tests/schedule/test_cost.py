@@ -13,7 +13,7 @@ from aril.cli_mnist import Net
 from aril.device import GlobalCounters
 from aril.engine import realize
 from aril.ops import Ops
-from aril.schedule.normalize import normalize
+from tests.schedule.graphs import scheduled
 
 RNG = np.random.default_rng(0)
 
@@ -100,8 +100,7 @@ def test_signs_of_what_is_read_too_are_not_stored(way: str) -> None:
     """The gradient reads the argument of gelu again, and no conditions on it that the forward pass had."""
     x, w, v = [Tensor(RNG.standard_normal(s, np.float32)).realize() for s in ((64, 32), (32, 96), (96, 32))]
     grads = ((x @ w).gelu(way) @ v).square().sum().gradient(w, v)
-    normal = normalize([g.uop for g in grads], ("CPU",) * 2)
-    plan = realize.schedule(normal.graph, len(normal.buffers))
+    plan = scheduled(*grads)
     kernels = [i.kernel for i in plan.items if i.kernel is not None]
     assert len(kernels) == 6
     assert not [u for k in kernels for u in k.toposort() if u.op is Ops.PARAM and u.dtype is dtypes.bool]

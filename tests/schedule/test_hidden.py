@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from aril import Context, Tensor, Variable
-from aril.schedule import normalize, schedule
 from aril.schedule.lower import lower
 from aril.uop import AxisType, Ops, UOp
 from aril.uop.symbolic import simplify
+from tests.schedule.graphs import scheduled
 
 RNG = np.random.default_rng(11)
 
@@ -33,8 +33,7 @@ def plain(q: np.ndarray, k: np.ndarray, v: np.ndarray, mask: np.ndarray, bias: n
 
 def columns(x: Tensor) -> list[int]:
     """How many columns each tile of rows goes over, of the one kernel that computes `x`."""
-    normal = normalize([x.uop], ("CPU",))
-    (item,) = schedule(normal.graph, len(normal.buffers)).items
+    (item,) = scheduled(x).items
     assert item.kernel is not None
     loops = [u for u in lower(item.kernel).toposort() if u.op is Ops.RANGE]
     (tile,) = [r for r in loops if r.arg.kind is AxisType.GLOBAL and any(r in u.src[0].ranges for u in loops)]

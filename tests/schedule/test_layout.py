@@ -6,20 +6,12 @@ import numpy as np
 import pytest
 
 from aril.ops import Ops
-from aril.schedule import schedule
-from aril.schedule.kernels import Schedule
-from aril.schedule.normalize import normalize
-from aril.uop import UOp
-from tests.schedule.graphs import check, put
+from aril.schedule import Schedule
+from tests.schedule.graphs import check, put, scheduled
 
 
 def draw(*shape: int) -> np.ndarray:
     return np.random.default_rng(3).standard_normal(shape, dtype=np.float32)
-
-
-def scheduled(y: UOp) -> Schedule:
-    normal = normalize([y], ("CPU",))
-    return schedule(normal.graph, len(normal.buffers))
 
 
 def stored_through(plan: Schedule) -> list[tuple[int, ...]]:

@@ -8,8 +8,8 @@ import pytest
 from aril import Tensor
 from aril.device import GlobalCounters
 from aril.ops import Ops
-from aril.schedule import normalize, schedule
 from aril.schedule.lower import lower
+from tests.schedule.graphs import scheduled
 
 SHAPES = [((1, 100_000), 1), ((100_003,), 0), ((3, 65_537), 1), ((70, 70_001), 1), ((40_000, 3), 0)]
 
@@ -95,7 +95,7 @@ def test_a_softmax_has_one_division_a_row(own: bool, quotients: int) -> None:
     x = Tensor(a).realize()
     e = (x - x.max(1, keepdim=True)).exp()
     by = e.sum(1, keepdim=True) if own else x.max(1, keepdim=True)
-    steps = schedule(normalize([(e / by).uop], ("CPU",)).graph, 1)
+    steps = scheduled(e / by)
     nodes = [n for item in steps.items if item.kernel is not None for n in item.kernel.toposort()]
     assert len([n for n in nodes if n.op is Ops.FDIV]) == quotients
     wide = np.exp(a.astype(np.float64) - a.max(1, keepdims=True))
@@ -142,7 +142,7 @@ def test_positions_in_all_of_a_view(shape: tuple[int, ...], view: str) -> None:
     for ours, theirs in ((t.argmax(), want.argmax()), (t.argmin(), want.argmin())):
         assert ours.item() == theirs
     assert t.argmax(keepdim=True).shape == (1, 1)
-    steps = schedule(normalize([t.argmax().uop], ("CPU",)).graph, 1)
+    steps = scheduled(t.argmax())
     bodies = [lower(item.kernel) for item in steps.items if item.kernel is not None]
     assert len(bodies) <= 3
     odd = (Ops.FLOORDIV, Ops.FLOORMOD, Ops.CDIV, Ops.CMOD)

@@ -11,22 +11,15 @@ import pytest
 from aril import Tensor
 from aril.autograd import gradient
 from aril.ops import Ops
-from aril.schedule import phases, schedule
-from aril.schedule.kernels import Schedule
-from aril.schedule.normalize import normalize
+from aril.schedule import phases
 from aril.uop import UOp
-from tests.schedule.graphs import check, put
+from tests.schedule.graphs import check, put, scheduled
 
 RNG = np.random.default_rng(5)
 
 
 def draw(*shape: int) -> UOp:
     return put(RNG.standard_normal(shape).astype(np.float32))
-
-
-def scheduled(y: UOp) -> Schedule:
-    normal = normalize([y], ("CPU",))
-    return schedule(normal.graph, len(normal.buffers))
 
 
 def input_gradient(image: tuple[int, ...], weight: tuple[int, ...], **options: Any) -> tuple[UOp, int]:
