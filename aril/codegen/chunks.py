@@ -17,6 +17,7 @@ CHUNK_NS = 10_000  # less work than this is not worth sending to another thread
 CHUNKS = 64  # more chunks than this do not balance better on the machines we know
 LEAST_NS = 5_000.0  # nor is a piece of a nest that is shared anyway
 LARGE_NS = 30_000.0  # a piece of one whose pieces should be few
+OVERLAP = 1.05  # of the work, where blocks of lanes overlap
 START_NS = 300.0  # of a chunk, to be taken and begun
 
 
@@ -40,11 +41,12 @@ def chunk_output(
     most: int = CHUNKS,
     least: float = LEAST_NS,
     near: UOp | None = None,
+    tile: int | None = None,
 ) -> None:
     """Outer output loops to the launch index, so that a chunk is worth a thread's while.
 
     `total` is the nest's time in nanoseconds; `lane` the loop of the lanes, split in multiples of `lane_block` if need
-    be. `loops` are those to take (default: all of the nest). With `exact` every chunk has the same number of turns;
+    be, or about so many where a multiple of `tile` leaves less to be done twice. `loops` are those to take (default: all of the nest). With `exact` every chunk has the same number of turns;
     there are about `most` of them, or fewer, of `least` nanoseconds or more: with three, one of two threads waits.
     Turns of `near` touch neighbouring lines, which caches fetch in pairs: a chunk has two or more.
     """
@@ -79,11 +81,9 @@ def chunk_output(
         n = length(lane)
         block = max(lane_block, -(-n // left // lane_block) * lane_block)
         if n >= 2 * block:
-            block = (
-                next((b for b in range(block, 2 * block, lane_block) if n % b == 0), block)
-                if is_constant(lane)
-                else block
-            )
+            if is_constant(lane):
+                even = next((b for b in range(block, 2 * block, lane_block) if n % b == 0), None)
+                block = even or _least_overlap(n, block, tile or lane_block)
             exact = is_constant(lane) and n % block == 0
             tail = "exact" if exact else ("overlap" if nest.repeatable and is_constant(lane) else "ragged")
             plan.do(Split(lane.arg.id, block, tail), "elements of a chunk")
@@ -91,6 +91,14 @@ def chunk_output(
             plan.rename(lane.arg.id, (*lane.arg.id, 1))
     if ids:
         plan.do(Chunk(tuple(ids)), f"about {total / 1000:.0f} us of work")
+
+
+def _least_overlap(n: int, block: int, tile: int) -> int:
+    """The multiple of `tile`, near `block`, whose blocks cover `n` elements with few that two of them have."""
+    count = -(-n // block)
+    blocks = [-(-n // c // tile) * tile for c in range(count, 2 * count)]
+    covered = {b: -(-n // b) * b for b in blocks}
+    return next((b for b in blocks if covered[b] <= n * OVERLAP), min(blocks, key=covered.__getitem__))
 
 
 def _uniform(nest: Nest, loop: UOp) -> bool:

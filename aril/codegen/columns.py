@@ -22,12 +22,13 @@ from aril.uop.node import UOp
 
 ROWS = 8  # at once: as many streams as prefetchers follow
 STRETCH = 1024  # bytes of rows that follow each other in memory, at once: one stream
-COLUMNS = 256  # a chunk has a multiple of so many, where it has not all: short stretches of rows are read slower
+COLUMNS = 128  # a chunk has about so many or more, where it has not all: short stretches of rows are read slower
 LONG_ROW = 4096  # bytes of a row from which several are gone along at once: a page, which prefetchers do not cross
 WEIGHTS = 8  # a row's elements are used at most so often; more make a product that arithmetic bounds
 PANEL = 16 << 10  # bytes of sums of a chunk of columns: half of a first-level cache
 LEAST = 128  # bytes of a row that are worth going over at once
 NEAR = (1, 2, 4)  # elements between neighbours of a row that vectors load together, those between them too
+SIDE_BY_SIDE = 2  # vectors of columns whose sums are in registers while a few rows are added
 COPIES = 64  # of a multiply-add in the code
 
 
@@ -58,7 +59,8 @@ def plan_columns(plan: Plan, index: int, nanoseconds: float, shared: bool) -> bo
     if shared:
         most = max(CHUNKS, found.sums * length(found.lane) * nest.itemsize // PANEL)
         loops = tuple([r for r in nest.loops if r not in found.weights])
-        chunk_output(plan, nest, nanoseconds, found.lane, COLUMNS // found.step, loops, most=most)
+        tile = SIDE_BY_SIDE * max(2, plan.renderer.vector_bytes // nest.itemsize)
+        chunk_output(plan, nest, nanoseconds, found.lane, COLUMNS // found.step, loops, most=most, tile=tile)
         lane = plan.renames.get(lane, lane)
     dense = found.dense and lane == found.lane.arg.id
     vectors, whole = _vectorise(plan, lane, nest.itemsize, found.sums, dense)
@@ -134,7 +136,7 @@ def _vectorise(plan: Plan, lane: Id, itemsize: int, sums: int, dense: bool) -> t
             lane = (*lane, 1)
         plan.do(Vectorize(lane), "columns are contiguous")
         return vectors, True
-    vectors = next(v for v in (2, 1) if v <= room and (v == 1 or v * lanes <= n))
+    vectors = next(v for v in (SIDE_BY_SIDE, 1) if v <= room and (v == 1 or v * lanes <= n))
     block = lanes * vectors
     if n > block:
         plan.do(Split(lane, block, "exact" if n % block == 0 else "overlap"), "tiles of vectors")

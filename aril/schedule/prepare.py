@@ -22,7 +22,6 @@ FEW_RESULTS = 64
 LONG_REDUCTION = 1 << 15
 PARTS = 64
 VARIABLE_PARTS = 16  # of a variable length: what they leave is no part, and few elements make short ones
-ROUND = 8  # lengths of parts are multiples of this where they can be
 
 # The sum over the rows of a matrix of at least LARGE_MATRIX bytes is done in parts of about PART_BYTES, where there are
 # not FEW_MATRICES of them for threads to share, nor MANY_COLUMNS.
@@ -245,7 +244,9 @@ def _in_parts(u: UOp, shared: set[UOp], axis: int, parts: int, columns: bool) ->
     elif n < 2 or parts < 2:
         return u
     else:
-        inner = -(-n // parts) if n % parts == 0 or parts * 4 > n else n // parts // ROUND * ROUND or n // parts
+        # What is left over is done by one thread: a few parts more may leave less.
+        most = range(parts, min(n, parts * 3 // 2) + 1)
+        inner = -(-n // parts) if parts * 4 > n else n // min(most, key=lambda p: n % p)
         parts, rest = divmod(n, inner)
     if parts < 2:
         return u

@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 from aril import Tensor
-from aril.schedule import _CACHE, prepare
+from aril.codegen import chunks
+from aril.ops import Ops
+from aril.schedule import _CACHE, normalize, prepare, schedule
 from tests.schedule.graphs import kernels
 
 RNG = np.random.default_rng(11)
@@ -104,3 +106,23 @@ def test_parts_lie_far_apart_in_memory() -> None:
     for x, want in ((t.T, a.T), (t[1:, 3:].T, a[1:, 3:].T)):
         assert x.max().item() == want.max()
         np.testing.assert_allclose(x.sum().item(), want.astype(np.float64).sum(), rtol=1e-4, atol=1e-2)
+
+
+def test_blocks_of_columns_overlap_little() -> None:
+    """Columns that two threads add cost as much as others."""
+    assert chunks._least_overlap(1031, 512, 32) == 352  # three of them: 1056 columns, not 1536
+    assert chunks._least_overlap(641, 128, 32) == 96  # seven: 672, not 768
+    for n in range(256, 2100, 7):
+        for block in (128, 256, 512):
+            b = chunks._least_overlap(n, block, 32)
+            assert b % 32 == 0 and -(-n // b) * b <= -(-n // block) * block
+
+
+@pytest.mark.parametrize("n", [1021, 1031, 1409, 2003, 4099])
+def test_few_rows_are_left_over(n: int) -> None:
+    """One thread adds what is in no part, as the others' results."""
+    x = Tensor(RNG.standard_normal((n, 1031)).astype(np.float32)).realize()
+    body = schedule(normalize([x.sum(0).uop], ("CPU",)).graph, 1).items[0].kernel
+    over = [u for u in body.toposort() if u.op is Ops.REDUCE][0].src[0].shape
+    assert n - over[0] * over[1] <= 8
+    np.testing.assert_allclose(x.sum(0).numpy(), x.numpy().astype(np.float64).sum(0), rtol=1e-4, atol=1e-2)
