@@ -46,9 +46,10 @@ def chunk_output(
     """Outer output loops to the launch index, so that a chunk is worth a thread's while.
 
     `total` is the nest's time in nanoseconds; `lane` the loop of the lanes, split in multiples of `lane_block` if need
-    be, or about so many where a multiple of `tile` leaves less to be done twice. `loops` are those to take (default: all of the nest). With `exact` every chunk has the same number of turns;
-    there are about `most` of them, or fewer, of `least` nanoseconds or more: with three, one of two threads waits.
-    Turns of `near` touch neighbouring lines, which caches fetch in pairs: a chunk has two or more.
+    be, or about so many where a multiple of `tile` leaves less to be done twice. `loops` are those to take (default:
+    all of the nest). With `exact` every chunk has the same number of turns; there are about `most` of them, or fewer,
+    of `least` nanoseconds or more: with three, one of two threads waits. Turns of `near` touch neighbouring lines,
+    which caches fetch in pairs: a chunk has two or more.
     """
     if not plan.shares or total < 2 * CHUNK_NS or not nest.repeatable and any(u.op is Ops.ATOMIC for u in nest.nodes):
         return
