@@ -24,11 +24,10 @@ from aril.engine.commands import ring_of, span_of, submission, variables_of
 from aril.engine.compile import evaluate
 from aril.engine.hazards import Span
 from aril.engine.launch import Launch, check_numbers, report
+from aril.engine.memory import Block, first_fit
 from aril.engine.program import Slot, Submission
 from aril.engine.transfer import transfer
 from aril.uop import Estimates
-
-ALIGN = 256
 
 
 def root_of(b: Buffer) -> Buffer:
@@ -93,6 +92,9 @@ class Batch:
         self.pools: list[tuple[str, int]] = []  # (device, bytes) of memory that each run gets anew
         self.label = f"replay of {len(self.launches)} kernels" if kept is not None else ""
         self._plan_memory(kept)
+        if kept is not None:
+            for device in {b.device for b in self.plan.values()}:
+                Device[device].allocator.release()  # what the captured run used would only wait for reuse
         self.segments = self._segments()
         self.work: dict[str, list[int]] = {}  # of each device: operations, bytes, launches
         self.symbolic: list[Launch] = []  # whose operations and bytes are not among them
@@ -108,58 +110,44 @@ class Batch:
     # --- memory ---
 
     def _plan_memory(self, kept: set[int] | None) -> None:
-        """Intermediates of the batch share memory where their lifetimes do not overlap (first fit by size, largest
-        first).
-        """
+        """Intermediates of the batch share memory where their lifetimes do not overlap."""
+        count, apart, pools = 0, 0, []
+        for device, found in self._intermediates(kept).items():
+            offsets, size = first_fit([Block(b.nbytes, first, last) for b, first, last in found])
+            pools.append(Buffer(device, size, dtypes.uint8))
+            for (b, _, _), at in zip(found, offsets, strict=True):
+                self.plan[id(b)] = Buffer(device, b.size, b.dtype, base=pools[-1], offset_bytes=at)
+            count, apart = count + len(found), apart + sum(b.nbytes for b, _, _ in found)
+        self.planned_bytes = sum(p.nbytes for p in pools)
+        if DEBUG.value >= 2:
+            print(
+                f"*** planned peak: {count} intermediates of {len(self.launches)} kernels share "
+                f"{readable_size(self.planned_bytes)} ({readable_size(apart)} without sharing)",
+                file=sys.stderr,
+            )
+        for launch in self.launches:
+            launch.buffers = [self._moved(b) for b in launch.buffers]
+        if kept is None:
+            for pool in pools:
+                self.index[id(pool)] = len(self.keep)
+                self.keep.append(pool)
+                self.pools.append((pool.device, pool.size))
+
+    def _intermediates(self, kept: set[int] | None) -> dict[str, list[tuple[Buffer, int, int]]]:
+        """Of each device: memory that only launches of the batch use, with the first and the last of those."""
         first: dict[int, int] = {}
-        last: dict[int, int] = {}
-        buffers: dict[int, Buffer] = {}
+        last: dict[int, tuple[int, Buffer]] = {}
         for i, launch in enumerate(self.launches):
             for b in launch.buffers:
                 r = root_of(b)
                 if id(r) in self.index or id(b) in self.index or kept and (id(r) in kept or id(b) in kept):
                     continue
                 first.setdefault(id(r), i)
-                last[id(r)] = i
-                buffers[id(r)] = r
-        places: list[tuple[int, str, int]] = []
-        sizes: dict[str, int] = {}
-        taken: dict[str, list[tuple[int, int, int, int]]] = {}
-        for key in sorted(buffers, key=lambda k: (-buffers[k].nbytes, first[k])):
-            b = buffers[key]
-            size = -(-max(b.nbytes, 1) // ALIGN) * ALIGN
-            rivals = sorted(t for t in taken.get(b.device, ()) if t[2] <= last[key] and first[key] <= t[3])
-            at = 0
-            for start, end, _, _ in rivals:
-                if at + size <= start:
-                    break
-                at = max(at, end)
-            taken.setdefault(b.device, []).append((at, at + size, first[key], last[key]))
-            sizes[b.device] = max(sizes.get(b.device, 0), at + size)
-            places.append((key, b.device, at))
-        pools = {device: Buffer(device, size, dtypes.uint8) for device, size in sizes.items()}
-        for key, device, at in places:
-            b = buffers[key]
-            self.plan[key] = Buffer(device, b.size, b.dtype, base=pools[device], offset_bytes=at)
-        self.planned_bytes = sum(sizes.values())
-        if DEBUG.value >= 2:
-            apart = readable_size(sum(b.nbytes for b in buffers.values()))
-            print(
-                f"*** planned peak: {len(buffers)} intermediates of {len(self.launches)} kernels share "
-                f"{readable_size(self.planned_bytes)} ({apart} without sharing)",
-                file=sys.stderr,
-            )
-        for launch in self.launches:
-            launch.buffers = [self._moved(b) for b in launch.buffers]
-        buffers.clear()
-        if kept is None:
-            for pool in pools.values():
-                self.index[id(pool)] = len(self.keep)
-                self.keep.append(pool)
-                self.pools.append((pool.device, pool.size))
-            return
-        for device in pools:  # what the captured run used would only wait for reuse beside the pool
-            Device[device].allocator.release()
+                last[id(r)] = i, r
+        out: dict[str, list[tuple[Buffer, int, int]]] = {}
+        for key, (i, r) in last.items():
+            out.setdefault(r.device, []).append((r, first[key], i))
+        return out
 
     def _moved(self, b: Buffer) -> Buffer:
         r = root_of(b)

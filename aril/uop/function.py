@@ -103,8 +103,3 @@ def inline(root: UOp) -> UOp:
         else:
             done[u] = u.with_src(tuple([done[s] for s in sources]))
     return done[root]  # type: ignore[no-any-return]
-
-
-def has_calls(root: UOp) -> bool:
-    """Whether `inline` would change `root`."""
-    return any(u.op is Ops.FUNCTION for u in root.toposort())

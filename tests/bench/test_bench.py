@@ -266,8 +266,8 @@ def test_a_contender_that_takes_too_long_is_given_up(aril):
     row = Row("slow", "g", (Input((4,)),), {"aril": lambda _, x: x * 1, "numpy": forever}, lambda x: x, moved=16.0)
     numpy = peers.Numpy()
     numpy.start(2)
-    found = harness.measure(row, [aril, numpy], LIMITS, 3, 1.0, ready_s=5.0)
-    assert found.failures == {"numpy": "TooLong: not ready within 5 s"} and found.ok
+    found = harness.measure(row, [aril, numpy], LIMITS, 3, 1.0, ready_s=2.0)
+    assert found.failures == {"numpy": "TooLong: not ready within 2 s"} and found.ok
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="the system does not tell what threads do")
