@@ -12,6 +12,7 @@ from aril.codegen.plan import Plan
 from aril.codegen.steps import Chunk, Id, Split
 from aril.ops import Ops
 from aril.uop.node import UOp
+from aril.uop.symbolic import simplify
 
 CHUNK_NS = 10_000  # less work than this is not worth sending to another thread
 CHUNKS = 64  # more chunks than this do not balance better on the machines we know
@@ -103,5 +104,7 @@ def _least_overlap(n: int, block: int, tile: int) -> int:
 
 
 def _uniform(nest: Nest, loop: UOp) -> bool:
-    """Whether no other loop's length depends on this one."""
-    return not any(u.op is Ops.RANGE and u is not loop and loop in u.ranges for u in nest.nodes)
+    """Whether turns of the loop take equally long: no other loop's length depends on it, but for its last turn."""
+    depend = [u.src[0] for u in nest.nodes if u.op is Ops.RANGE and u is not loop and loop in u.ranges]
+    turns = [UOp.integer(i) for i in (0, max(0, length(loop) - 2))]
+    return all(simplify(n.substitute({loop: turns[0]})) is simplify(n.substitute({loop: turns[1]})) for n in depend)

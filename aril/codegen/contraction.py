@@ -334,6 +334,10 @@ def _apply(plan: Plan, nest: Nest, reduction: UOp, tile: Tile) -> None:
         else:
             outer.pop(row)
             last = tile_id
+    within: Id | None = None
+    if tile.group > 1:
+        plan.do(Split(outer[tile.lane], tile.group, "ragged"), "neighbours' panels are filled at once")
+        outer[tile.lane], within = (*outer[tile.lane], 0), (*outer[tile.lane], 1)
     moved = {r for r in outer for number in tile.staged if r in reduction_loads_of(reduction)[number].ranges}
     filled = {r for a in nest.accesses if a.storage.op is Ops.BUFFER for r in panel_loops(a)}
     moved |= filled
@@ -349,15 +353,17 @@ def _apply(plan: Plan, nest: Nest, reduction: UOp, tile: Tile) -> None:
             last = places[-1]
     elif moved and len(outer) > 1:
         order = [outer[r] for r in outer if r in moved] + [outer[r] for r in outer if r not in moved]
+        order += [] if within is None else [within]
         if order != sorted(order):
             plan.do(Reorder(tuple(order)), "a panel is filled once for all tiles that use it")
             places = sorted(order)
             outer = {r: places[order.index(i)] for r, i in outer.items()}
+            within = None if within is None else places[-1]
     # costs are of two multiply-adds of vectors a cycle, at 3 GHz; of vectors of 64 bytes it is one
     pace = 3 / max(1.0, plan.renderer.vector_bytes / 32)
     total = nest.turns(frozenset(nest.loops) | frozenset(own)) * tile.cost / pace
     now = plan.nest(0)
-    loops = tuple([r for r in now.loops if r.arg.kind is AxisType.LOOP])
+    loops = tuple([r for r in now.loops if r.arg.kind is AxisType.LOOP and r.arg.id != within])
     if filled:  # chunks of other loops would fill the same panels
         around = {outer[r] for r in filled}
         loops = tuple([r for r in loops if r.arg.id in around])
@@ -401,7 +407,8 @@ def _apply(plan: Plan, nest: Nest, reduction: UOp, tile: Tile) -> None:
         plan.do(Stage(operands_of(plan.sink).index(load), tuple(layout)), "a strip of rows packed in the order of use")
     for number in tile.staged:
         load = reduction_loads(plan.sink)[number]
-        layout = [i for r, i in depth.items() if r in reduction_loads_of(reduction)[number].ranges]
+        layout = [] if within is None else [within]
+        layout += [i for r, i in depth.items() if r in reduction_loads_of(reduction)[number].ranges]
         layout += [*[names[i] for i in inner], *twice]
         plan.do(Stage(operands_of(plan.sink).index(load), tuple(layout)), "packed in the order of use")
     fetch_ahead(plan)

@@ -81,7 +81,7 @@ def _copy_loops(load: UOp, loops: list[UOp], start: int) -> tuple[dict[UOp, UOp]
                 continue
         groups.append([r])
     lanes = next((r for r in loops if r.arg.kind is AxisType.VECTOR), None)
-    if lanes is None and gate is None:  # nearest elements last, whatever the panel's order
+    if gate is None:  # nearest elements last, whatever the panel's order
         groups.sort(key=lambda g: -abs(form.coefficient(g[-1]) or 0))
     for i, group in enumerate(groups):
         turns = 1

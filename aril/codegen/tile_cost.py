@@ -16,6 +16,7 @@ from aril.uop.node import UOp
 
 _BYTES_A_CYCLE = 5.0  # of one core from beyond its second-level cache
 _WAYS, _WAY = 8, 4096  # a first-level cache holds this many lines at one distance
+_PIECE = 256  # bytes of a row of memory that are worth reading at once
 _LINE, _LINES = 64, 512  # bytes of a cache line, lines of a first-level cache
 STRIPS = 8  # strips of rows there should be, for threads to share
 _STORE = 4.0  # cycles for a line that a tile stores in part
@@ -33,7 +34,7 @@ class Tile:
     are put into a panel, `blocked` are its loops that go around the nest so that panels stay small (with
     the turns that stay inside), `packing` is the share of the time that filling panels takes. `strip` is (the operand,
     its row loop, tiles) of an operand without lanes that is packed for so many tiles of its rows at once. Of a step's
-    vectors `kept` serve several rows."""
+    vectors `kept` serve several rows. Panels of `group` neighbours along the lanes are filled at once."""
 
     lane: UOp
     lanes: int
@@ -45,6 +46,7 @@ class Tile:
     packing: float = 0.0
     strip: tuple[int, UOp, int] | None = None
     kept: int = 0
+    group: int = 1
 
     @property
     def accumulators(self) -> int:
@@ -184,7 +186,9 @@ def score(
         waste *= _waste(r, f)
     steps = depth / tile.lanes if across else depth
     cost = (cycles + end / max(1.0, steps)) * waste / (accumulators * tile.lanes)
-    tile = replace(tile, staged=tuple(staged), blocked=blocked, strip=strip, kept=kept)
+    alone = blocked or strip is not None
+    group = 1 if alone else _group(plan, nest, tile, own, [x for x in operands if x.number in staged])
+    tile = replace(tile, staged=tuple(staged), blocked=blocked, strip=strip, kept=kept, group=group)
     return replace(tile, cost=cost, packing=staging / cycles)
 
 
@@ -300,6 +304,20 @@ def _panel(plan: Plan, x: Operand, own: tuple[UOp, ...], tile: Tile) -> tuple[tu
     if outside and prod([length(r) for r in inside]) * outside[-1][1] < 32:
         return None
     return tuple(outside)
+
+
+def _group(plan: Plan, nest: Nest, tile: Tile, own: tuple[UOp, ...], staged: list[Operand]) -> int:
+    """How many neighbouring tiles of lanes get their panels at once, where one takes no more than a line of a row of
+    memory: rows are then read in longer pieces, and what the tile's rows read serves all of them from the second-level
+    cache. Whole groups are left for threads to share."""
+    if not staged or not is_constant(tile.lane) or any(x.access.stride(tile.lane) != x.unit for x in staged):
+        return 1
+    piece = max(x.itemsize for x in staged) * tile.lanes * tile.vectors
+    room = plan.renderer.l2 // 2 // sum(piece * prod([length(r) for r in own if x.uses(r)]) for x in staged)
+    around = [r for r in nest.loops if r is not tile.lane and any(x.uses(r) for x in staged)]
+    tiles = -(-length(tile.lane) // (tile.lanes * tile.vectors))
+    share = tiles * prod([length(r) for r in around]) // max(2 * STRIPS, 8 * plan.renderer.cores)
+    return max(1, min(_PIECE // piece, room, tiles, share)) if piece <= _LINE else 1
 
 
 def _is_far(x: Operand, own: tuple[UOp, ...], tile: Tile) -> bool:

@@ -422,3 +422,25 @@ def test_threads_share_products_of_a_million_terms(target: str) -> None:
     """They take over 20 microseconds of one core, whichever vectors it has."""
     assert len(steps(b.matmul(16, 512, 128, "nt"), Chunk, target)) == 1
     assert steps(b.matmul(8, 256, 64, "nt"), Chunk, target) == []
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(("tiles", "group"), [(66, 4), (33, 2), (31, 1)])
+def test_panels_of_neighbours_are_filled_at_once(dtype: type, tiles: int, group: int) -> None:
+    """A line wide, they are read in pieces of 256 bytes of a row; chunks are whole groups, and enough for threads."""
+    width = 64 // np.dtype(dtype).itemsize
+    plan = plan_of(b.matmul(600, width * tiles, 300, dtype=dtype), "avx2", cores=2)
+    (stage,) = [s for s in plan.steps if isinstance(s, Stage)]
+    assert len(stage.inner) == (4 if group > 1 else 3)
+    (chunk,) = [s for s in plan.steps if isinstance(s, Chunk)]
+    assert int(loops_of(plan.sink)[chunk.ids[0]].src[0].arg) == -(-tiles // group)
+    copy = next(u for u in plan.sink.toposort() if u.op is Ops.END)  # the nest itself comes after it
+    order = [r.src[0] for r in sorted(copy.src[1:], key=lambda r: r.arg.id)]
+    assert order[0].arg == 300  # rows of memory, each with its pieces
+
+
+def test_groups_of_panels_that_do_not_come_out_even() -> None:
+    """The last group has fewer panels, and the last panel starts early."""
+    kernel = b.matmul(61, 821, 300)
+    assert any(isinstance(s, Stage) and len(s.inner) == 4 for s in plan_of(kernel, "avx2", cores=2).steps)
+    run_all(kernel, "avx2", interpret=False)
