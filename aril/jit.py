@@ -61,6 +61,8 @@ class Jit(Generic[P, R]):
     """
 
     def __init__(self, function: Callable[P, R], prune: bool = False) -> None:
+        if not callable(function):
+            raise TypeError(f"jit: a function is needed, not {function!r}")
         self.function, self.prune = function, prune
         self.calls = 0
         self.captured: Captured | None = None

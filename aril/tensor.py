@@ -223,7 +223,9 @@ class Tensor(
 
     def _as_value(self) -> Tensor:
         x = self._computable()
-        return recorded(UOp(Ops.NOOP, (x._bare(),)), x._device) if is_storage_view(x.uop) else x
+        if is_storage_view(x.uop):
+            return recorded(UOp(Ops.NOOP, (x._bare(),)), x._device)
+        return Tensor._new(x.uop, x._device)  # another tensor of the same value, that may change by itself
 
     def _like(self, uop: UOp) -> Tensor:
         return Tensor._new(uop, self._device)

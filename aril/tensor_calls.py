@@ -39,6 +39,8 @@ class CallsMixin:
 
         if isinstance(fxn, Callable) and not isinstance(fxn, (UOp, type(self))):  # type: ignore[arg-type]
             return function(fxn, grad_fxn=grad_fxn)(self, *others)
+        if not isinstance(fxn, (UOp, type(self))):
+            raise TypeError(f"call: fxn is a function of tensors or an expression over parameters, not {fxn!r}")
         body: UOp = fxn if isinstance(fxn, UOp) else fxn.uop
         args = [self.uop, *[t.uop for t in others]]
         own: dict[UOp, UOp] = {}

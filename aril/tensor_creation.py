@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from aril.dtype import DTypeLike, dtypes, promote, strong, to_dtype
-from aril.mixin.base import dim_sub, shape_arg
+from aril.mixin.base import as_int, dim_sub, shape_arg
 from aril.tensor_memory import elements, working_device
 from aril.tensor_places import canonical_place
 from aril.uop import UOp
@@ -31,10 +31,9 @@ class CreationMixin:
         >>> Tensor.full((2, 2), 7).tolist()
         [[7, 7], [7, 7]]
         """
-        shape = (shape,) if not isinstance(shape, (tuple, list)) else tuple(shape)
+        shape = shape_arg("full", (shape,))
+        fill_value = fill_value.item() if hasattr(fill_value, "item") else fill_value
         for d in shape:
-            if not isinstance(d, UOp) and not hasattr(d, "__index__"):
-                raise TypeError(f"full: a dimension is an integer, not {d!r} (shape {shape})")
             if isinstance(d, int) and d < 0:
                 raise ValueError(f"full: a dimension is at least 0, not {d} (shape {shape})")
         kind = strong(dtypes.from_py(fill_value)) if dtype is None else to_dtype(dtype)
@@ -48,7 +47,7 @@ class CreationMixin:
         >>> Tensor.zeros(2, 2).tolist()
         [[0.0, 0.0], [0.0, 0.0]]
         """
-        return cls.full(shape_arg(shape), 0, dtype or dtypes.default_float(), device)
+        return cls.full(shape_arg("zeros", shape), 0, dtype or dtypes.default_float(), device)
 
     @classmethod
     def ones(cls, *shape: Any, dtype: DTypeLike | None = None, device: Any = None) -> Any:
@@ -57,7 +56,7 @@ class CreationMixin:
         >>> Tensor.ones(2, dtype=dtypes.int32).tolist()
         [1, 1]
         """
-        return cls.full(shape_arg(shape), 1, dtype or dtypes.default_float(), device)
+        return cls.full(shape_arg("ones", shape), 1, dtype or dtypes.default_float(), device)
 
     @classmethod
     def empty(cls, *shape: Any, dtype: DTypeLike | None = None, device: Any = None) -> Any:
@@ -68,7 +67,7 @@ class CreationMixin:
         """
         from aril.device import Device
 
-        dims = shape_arg(shape)
+        dims = shape_arg("empty", shape)
         place = canonical_place(device) or Device.DEFAULT
         if isinstance(place, tuple):
             from aril.tensor_shard import storage_on_each
@@ -84,7 +83,7 @@ class CreationMixin:
         >>> Tensor.invalids(2, 3).shape
         (2, 3)
         """
-        dims = shape_arg(shape)
+        dims = shape_arg("invalids", shape)
         one = UOp.invalid(to_dtype(dtype or dtypes.default_float()))
         return cls._of(one._reshape((1,) * len(dims))._expand(dims) if dims else one, device)
 
@@ -100,6 +99,7 @@ class CreationMixin:
         """
         if stop is None:
             start, stop = 0, start
+        start, stop, step = [v.item() if hasattr(v, "item") else v for v in (start, stop, step)]
         if step == 0:
             raise ValueError("arange: the step is 0")
         if isinstance(start, UOp) or isinstance(stop, UOp):
@@ -140,8 +140,7 @@ class CreationMixin:
         >>> Tensor.linspace(0, 1, 5).tolist()
         [0.0, 0.25, 0.5, 0.75, 1.0]
         """
-        if steps < 0:
-            raise ValueError(f"linspace: the number of steps is at least 0, not {steps}")
+        steps = as_int("linspace: the number of steps", steps, 0)
         kind = to_dtype(dtype or dtypes.default_float())
         place = cls._of(UOp.iota(steps), device)
         if steps == 1:
@@ -160,7 +159,7 @@ class CreationMixin:
         >>> Tensor.eye(2).tolist()
         [[1.0, 0.0], [0.0, 1.0]]
         """
-        m = n if m is None else m
+        n, m = shape_arg("eye", (n, n if m is None else m))
         if any(isinstance(d, int) and d < 0 for d in (n, m)):
             raise ValueError(f"eye: sizes are at least 0, not {n} and {m}")
         rows, columns = cls._of(UOp.iota(n), device), cls._of(UOp.iota(m), device)
@@ -239,9 +238,11 @@ class CreationMixin:
         """
         from aril.device import Buffer, Device
 
-        kind, dims = to_dtype(dtype or dtypes.default_float()), tuple(shape)
+        kind, dims = to_dtype(dtype or dtypes.default_float()), shape_arg("from_blob", (shape,))
         place = canonical_place(device) or Device.DEFAULT
         n = math.prod(dims)
+        if n and not address:
+            raise ValueError(f"from_blob: no memory lies at address {address}")
         flat = UOp.new_buffer(place, n, kind)
         flat.storage = Buffer(place, n, kind, opaque=address, external=owner if owner is not None else address)
         return cls._of(view_flat(flat, dims), place)

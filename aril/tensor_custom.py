@@ -42,6 +42,8 @@ class CustomKernelMixin:
         Errors: ValueError for tensors on several devices, written storage that is passed twice, or a kernel that writes
         none of them.
         """
+        if not callable(fxn):
+            raise TypeError(f"custom_kernel: fxn is a function that writes a kernel, not {fxn!r}")
         tensors = [self, *others]
         devices = {t.device for t in tensors}
         if len(devices) > 1:

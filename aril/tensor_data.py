@@ -20,7 +20,10 @@ def uop_of_data(data: Any, dtype: DType | None, device: Any) -> UOp:
     if data is None or isinstance(data, str):
         raise TypeError(f"Tensor: expected numbers, nested lists, an array or bytes, not {data!r:.40}")
     if data.__class__ in (bool, int, float):
-        return UOp.const(dtype or strong(dtypes.from_py(data)), data)
+        kind = dtype or strong(dtypes.from_py(data))
+        if dtype is None:
+            _check_range((data,), kind)
+        return UOp.const(kind, data)
     place = device if device is not None else Device.DEFAULT
     if isinstance(data, (bytes, bytearray, memoryview)) and not hasattr(data, "__array_interface__"):
         if isinstance(data, memoryview) and data.format != "B":
@@ -43,6 +46,14 @@ def uop_of_data(data: Any, dtype: DType | None, device: Any) -> UOp:
     if array.dtype == object:
         raise TypeError(f"Tensor: expected numbers, nested lists, an array or bytes, not {type(data).__name__}")
     return uop_of_array(array, dtype, place)
+
+
+def _check_range(numbers: Any, kind: DType) -> None:
+    """ValueError where one of `numbers` does not fit the default type that they take. (A type that is asked for
+    wraps them.)"""
+    if kind.kind == "i" and numbers and not kind.min <= min(numbers) <= max(numbers) <= kind.max:
+        far = next(n for n in numbers if not kind.min <= n <= kind.max)
+        raise ValueError(f"Tensor: {far} does not fit {kind.name}, the default integer type; give dtype='int64'")
 
 
 def _numpy() -> Any:
@@ -69,6 +80,7 @@ def uop_of_list(data: Any, dtype: DType | None, place: Any) -> UOp:
         kinds = {x.__class__ for x in flat}
         if kinds <= {bool, int, float}:
             dtype = strong(promote(*[dtypes.from_py(k()) for k in kinds])) if kinds else dtypes.default_float()
+            _check_range(flat, dtype)
         else:
             return uop_of_array(np.asarray(data), None, place)
     if dtype.kind in "iu":

@@ -19,7 +19,7 @@ from typing import Any
 from aril.config import SEED, TRAINING
 from aril.dtype import DTypeLike, dtypes, to_dtype
 from aril.forks import renewed_in_child
-from aril.mixin.base import shape_arg
+from aril.mixin.base import as_int, shape_arg
 from aril.ops import Ops
 from aril.tensor_memory import working_device
 from aril.tensor_places import canonical_place
@@ -195,7 +195,7 @@ class RandomMixin:
         >>> Tensor.random_bits(4).dtype
         dtypes.uint32
         """
-        return cls._words(shape_arg(shape), device).cast(dtypes.uint32)
+        return cls._words(shape_arg("random_bits", shape), device).cast(dtypes.uint32)
 
     @classmethod
     def rand(cls, *shape: Any, dtype: DTypeLike | None = None, device: Any = None) -> Any:
@@ -207,7 +207,7 @@ class RandomMixin:
         kind = to_dtype(dtype or dtypes.default_float())
         if kind.kind != "f":
             raise TypeError(f"rand: {kind.name} is no float type; use randint")
-        return _unit(cls._words(shape_arg(shape), device), kind)
+        return _unit(cls._words(shape_arg("rand", shape), device), kind)
 
     def rand_like(self: Any, dtype: DTypeLike | None = None) -> Any:
         """`rand` with this shape, dtype and device.
@@ -227,7 +227,7 @@ class RandomMixin:
         kind = to_dtype(dtype or dtypes.default_float())
         if kind.kind != "f":
             raise TypeError(f"randn: {kind.name} is no float type; use randint")
-        words = cls._words(shape_arg(shape), device)
+        words = cls._words(shape_arg("randn", shape), device)
         wide = dtypes.float64 if kind is dtypes.float64 else dtypes.float32
         # (0, 1]: the logarithm of 0 never comes up
         u = ((words & 0xFFFFFFFF) + 1).cast(wide) * 2.0**-32
@@ -258,7 +258,7 @@ class RandomMixin:
             raise ValueError(
                 f"randint: low={low}, high={high} must be in order, fit {kind.name}, and differ by at most 2**32"
             )
-        words = cls._words(shape_arg(shape), device)
+        words = cls._words(shape_arg("randint", shape), device)
         return ((((words >> 32) * (high - low)) >> 32).cast(dtypes.int64) + low).cast(kind)
 
     @classmethod
@@ -272,8 +272,10 @@ class RandomMixin:
         """
         kind = to_dtype(dtype or dtypes.default_float())
         if kind.kind in "iu":
-            return cls.randint(*shape_arg(shape), low=math.ceil(low), high=math.ceil(high), dtype=kind, device=device)
-        return cls.rand(*shape_arg(shape), dtype=kind, device=device) * (high - low) + low
+            return cls.randint(
+                *shape_arg("uniform", shape), low=math.ceil(low), high=math.ceil(high), dtype=kind, device=device
+            )
+        return cls.rand(*shape_arg("uniform", shape), dtype=kind, device=device) * (high - low) + low
 
     @classmethod
     def normal(
@@ -284,7 +286,7 @@ class RandomMixin:
         >>> Tensor.normal(2, 3, mean=1.0, std=0.5).shape
         (2, 3)
         """
-        return cls.randn(*shape_arg(shape), dtype=dtype, device=device) * std + mean
+        return cls.randn(*shape_arg("normal", shape), dtype=dtype, device=device) * std + mean
 
     @classmethod
     def scaled_uniform(cls, *shape: Any, dtype: DTypeLike | None = None, device: Any = None) -> Any:
@@ -293,7 +295,7 @@ class RandomMixin:
         >>> Tensor.scaled_uniform(3, 4).shape
         (3, 4)
         """
-        dims = shape_arg(shape)
+        dims = shape_arg("scaled_uniform", shape)
         return cls.uniform(*dims, low=-1.0, high=1.0, dtype=dtype, device=device) * math.prod(dims) ** -0.5
 
     @classmethod
@@ -303,7 +305,7 @@ class RandomMixin:
         >>> Tensor.glorot_uniform(3, 4).shape
         (3, 4)
         """
-        dims = shape_arg(shape)
+        dims = shape_arg("glorot_uniform", shape)
         bound = math.sqrt(6 / (dims[0] + math.prod(dims[1:])))
         return cls.uniform(*dims, low=-bound, high=bound, dtype=dtype, device=device)
 
@@ -314,7 +316,7 @@ class RandomMixin:
         >>> Tensor.kaiming_uniform(3, 4).shape
         (3, 4)
         """
-        dims = shape_arg(shape)
+        dims = shape_arg("kaiming_uniform", shape)
         bound = math.sqrt(6 / ((1 + a * a) * math.prod(dims[1:])))
         return cls.uniform(*dims, low=-bound, high=bound, dtype=dtype, device=device)
 
@@ -325,7 +327,7 @@ class RandomMixin:
         >>> Tensor.kaiming_normal(3, 4).shape
         (3, 4)
         """
-        dims = shape_arg(shape)
+        dims = shape_arg("kaiming_normal", shape)
         std = math.sqrt(2 / ((1 + a * a) * math.prod(dims[1:])))
         return cls.normal(*dims, std=std, dtype=dtype, device=device)
 
@@ -336,7 +338,7 @@ class RandomMixin:
         >>> sorted(Tensor.randperm(4).tolist())
         [0, 1, 2, 3]
         """
-        order = cls._words((n,), device).argsort()
+        order = cls._words(shape_arg("randperm", (n,)), device).argsort()
         return order.cast(dtype) if dtype is not None else order
 
     def multinomial(self: Any, num_samples: int = 1, replacement: bool = False) -> Any:
@@ -347,6 +349,7 @@ class RandomMixin:
         >>> Tensor([0.0, 1.0]).multinomial(2, replacement=True).tolist()
         [1, 1]
         """
+        num_samples = as_int("multinomial: num_samples", num_samples)
         if not 1 <= self.ndim <= 2 or num_samples < 1:
             raise ValueError(
                 f"multinomial: weights are (classes) or (rows, classes), not {self.shape}; samples: {num_samples}"

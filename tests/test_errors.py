@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
 import pytest
 
-from aril import Tensor
+from aril import Tensor, Variable, jit, nn
 
 MISTAKES = {
     "matmul": (
@@ -23,7 +24,7 @@ MISTAKES = {
     ),
     "text": (lambda: Tensor("hello"), TypeError, "expected numbers, nested lists, an array or bytes, not 'hello'"),
     "scalars have no elements": (lambda: list(Tensor(3.0)), TypeError, "iteration over a 0-d tensor"),
-    "half a dimension": (lambda: Tensor.zeros(2.5), TypeError, "a dimension is an integer, not 2.5 (shape (2.5,))"),
+    "half a dimension": (lambda: Tensor.zeros(2.5), TypeError, "zeros: a dimension is an int, not 2.5"),
     "device": (
         lambda: Tensor([1.0], device="CPUU"),
         RuntimeError,
@@ -97,3 +98,81 @@ def test_a_mistake_is_named_where_it_is_made(name):
     make, kind, message = MISTAKES[name]
     with pytest.raises(kind, match=re.escape(message)):
         make()
+
+
+IMAGE = Tensor.ones(1, 3, 8, 8)
+TAPS = Tensor.ones(4, 3, 3, 3)
+NUMBERS = {
+    "conv2d: stride is at least 1, not 0": lambda: IMAGE.conv2d(TAPS, stride=0),
+    "conv2d: dilation is at least 1, not 0": lambda: IMAGE.conv2d(TAPS, dilation=(1, 0)),
+    "conv2d: stride is an int, not 1.5": lambda: IMAGE.conv2d(TAPS, stride=1.5),
+    "padding is an int, not 0.5": lambda: IMAGE.conv2d(TAPS, padding=0.5),
+    "conv2d: stride is one int or 2 of them, one a spatial axis, not (1, 2, 3)": lambda: IMAGE.conv2d(
+        TAPS, stride=(1, 2, 3)
+    ),
+    "max_pool2d: kernel_size is at least 1, not 0": lambda: IMAGE.max_pool2d(0),
+    "max_pool2d: stride is at least 1, not 0": lambda: IMAGE.max_pool2d(2, stride=0),
+    "avg_pool2d: a window of (9, 9) (dilation (1, 1)) does not fit into (1, 3, 8, 8) after padding": lambda: (
+        IMAGE.avg_pool2d(9)
+    ),
+    "conv_transpose2d: stride is at least 1, not 0": lambda: IMAGE.conv_transpose2d(Tensor.ones(3, 2, 3, 3), stride=0),
+    "reshape: a dimension is an int, not 'a'": lambda: IMAGE.reshape("a"),
+    "repeat: a dimension is an int, not 1.5": lambda: Tensor.ones(2).repeat(1.5),
+    "repeat_interleave: repeats is at least 0, not -1": lambda: Tensor.ones(2).repeat_interleave(-1),
+    "roll: a shift is an int, not 0.5": lambda: Tensor.ones(2).roll(0.5),
+    "roll: a shift for each of the axes (0,) is needed, not [1, 2]": lambda: Tensor.ones(2).roll((1, 2), (0,)),
+    "split: the size of a part is an int, not 1.5": lambda: Tensor.ones(2).split(1.5),
+    "chunk: the number of parts is at least 1, not 0": lambda: Tensor.ones(2).chunk(0),
+    "topk: k is an int, not 1.5": lambda: Tensor.ones(2).topk(1.5),
+    "pad: a dimension is an int, not 0.5": lambda: Tensor.ones(2).pad((0.5, 1)),
+    "pad: [(1,)] is no list of pairs (before, after), one an axis of shape (2,)": lambda: Tensor.ones(2).pad(((1,),)),
+    "linspace: the number of steps is an int, not 2.5": lambda: Tensor.linspace(0, 1, 2.5),
+    "eye: a dimension is an int, not 1.5": lambda: Tensor.eye(1.5),
+    "cat: there are no values to join": lambda: Tensor.cat([]),
+    "stack: there are no values to join": lambda: Tensor.stack([]),
+    "Tensor: 1099511627776 does not fit int32, the default integer type; give dtype='int64'": lambda: Tensor(
+        [1, 2**40]
+    ),
+    "Variable 'n': a value is an int, not 1.5": lambda: Variable("n", 1, 5).bind(1.5),
+    "binary_crossentropy: targets of shape (3, 1) do not fit (3,); their shapes must be equal": lambda: Tensor.rand(
+        3
+    ).binary_crossentropy(Tensor.ones(3, 1)),
+    "batchnorm: mean has shape (4,), axis 1 of (1, 3, 8, 8) wants (1, 3, 1, 1)": lambda: IMAGE.batchnorm(
+        None, None, Tensor.ones(4), Tensor.ones(4)
+    ),
+    "newton_schulz: expected matrices (.., m, n), not shape (2,)": lambda: Tensor.ones(2).newton_schulz(),
+    "Linear: in_features is at least 0, not -1": lambda: nn.Linear(-1, 2),
+    "Conv2d: groups is at least 1, not 0": lambda: nn.Conv2d(3, 4, 3, groups=0),
+    "jit: a function is needed, not 3": lambda: jit(3),
+    "call: fxn is a function of tensors or an expression over parameters, not 3": lambda: IMAGE.call(fxn=3),
+    "from_blob: no memory lies at address 0": lambda: Tensor.from_blob(0, (3,)),
+}
+
+
+@pytest.mark.parametrize("message", NUMBERS)
+def test_numbers_that_make_no_sense(message):
+    with pytest.raises((ValueError, TypeError)) as found:
+        NUMBERS[message]()
+    assert message in str(found.value)
+
+
+def test_integers_of_numpy_are_integers():
+    two, x = np.int64(2), Tensor(np.arange(6, dtype=np.float32).reshape(2, 3))
+    made = [
+        x.reshape(np.int64(3), two), x[:, :1].expand(two, two), x.repeat(np.int64(1), two), x.repeat_interleave(two, 0),
+        x.roll(two, np.int64(1)), x.split(np.int64(1))[0], x.split(np.array([1, 1]))[0], x.chunk(two)[0],
+        x.topk(two)[0], x.pad((two, 1)), x.pad(((two, 0), (0, 0))),
+        x.shrink(((np.int64(0), two), None)), x.unfold(1, two, np.int64(1)),
+        Tensor.zeros(two, 2), Tensor.full((two,), np.float32(1)), Tensor.rand(two), Tensor.eye(two), Tensor.arange(two),
+        Tensor.linspace(0, 1, two), Tensor.randperm(two), Tensor.empty(two), x.view(np.int64(6)), x.interpolate((two,)),
+        x.unflatten(0, (two, 1)), IMAGE.conv2d(TAPS, stride=two, padding=np.int64(1)), IMAGE.max_pool2d(two),
+        nn.Linear(np.int64(3), two)(x), nn.Conv2d(np.int64(3), two, two)(IMAGE),
+    ]  # fmt: skip
+    shapes = [
+        (3, 2), (2, 2), (2, 6), (4, 3), (2, 3), (1, 3), (1, 3), (1, 3), (2, 2), (2, 6), (4, 3), (2, 3), (2, 2, 2),
+        (2, 2), (2,), (2,), (2, 2), (2,), (2,), (2,), (2,), (6,), (2, 2), (2, 1, 3), (1, 4, 4, 4), (1, 3, 4, 4), (2, 2),
+        (1, 2, 7, 7),
+    ]  # fmt: skip
+    assert [t.shape for t in made] == shapes
+    assert all(type(d) is int for t in made for d in t.shape)
+    assert Variable("n", 1, 5).bind(two).unbind()[1] == 2

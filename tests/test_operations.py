@@ -146,6 +146,11 @@ def test_what_changes_nothing_keeps_its_value(f):
     kept.assign(kept * 0)  # and what is written to the result does not reach the operand
     kept.realize()
     assert x.tolist() == [[-7] * 4] * 2
+    base = Tensor(data) * 1.5  # of a value that is still to be computed, too
+    other = f(base)
+    other.assign(other * 0)
+    other.realize()
+    assert base.tolist() == (data * 1.5).tolist()
     y = Tensor(data)
     step = jit(lambda x: (f(x), x.assign(x + 1))[0])
     for k in range(3):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Self
 
-from aril.mixin.base import broadcast_shape, dim_mod, dim_sub, same
+from aril.mixin.base import as_int, broadcast_shape, dim_mod, dim_sub, same
 from aril.mixin.movement import MovementMixin
 
 
@@ -20,6 +21,8 @@ class ArrangementMixin(MovementMixin):
         [[1, 2], [3, 4]]
         """
         if isinstance(self, (list, tuple)):  # called on the class, as other frameworks write it
+            if not self:
+                raise ValueError("stack: there are no values to join")
             return self[0].stack(*self[1:], *others, dim=dim)
         if len(others) == 1 and isinstance(others[0], (list, tuple)):
             others = tuple(others[0])
@@ -38,7 +41,12 @@ class ArrangementMixin(MovementMixin):
         """
         if dims is None:
             return self.flatten().roll(shifts, 0)._reshape(self.shape)
-        pairs = [(shifts, dims)] if isinstance(dims, int) else list(zip(shifts, dims, strict=True))
+        if not isinstance(dims, Iterable):
+            shifts, dims = (shifts,), (dims,)
+        shifts = list(shifts) if isinstance(shifts, Iterable) else [shifts]
+        if len(shifts) != len(list(dims)):
+            raise ValueError(f"roll: a shift for each of the axes {dims} is needed, not {shifts}")
+        pairs = [(as_int("roll: a shift", s), d) for s, d in zip(shifts, dims, strict=True)]
         out = self
         for shift, dim in pairs:
             d = self._axis(dim, "roll")

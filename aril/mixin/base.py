@@ -319,17 +319,35 @@ def dim_mod(a: int, b: Dim) -> Dim:
     return dim_sum(b, a) if 0 > a >= -b.vmin else (a % b)._as_dim()
 
 
-def shape_arg(args: Iterable[Any]) -> Shape:
-    """Dimensions given one by one or as one tuple or list."""
+def as_int(what: str, value: Any, least: int | None = None) -> int:
+    """An integer of Python or another library as an int. Errors: TypeError, ValueError below `least`."""
+    if value.__class__ is not int:
+        if not hasattr(value, "__index__") or isinstance(value, bool):
+            raise TypeError(f"{what} is an int, not {value!r}")
+        value = value.__index__()
+    if least is not None and value < least:
+        raise ValueError(f"{what} is at least {least}, not {value}")
+    return value  # type: ignore[no-any-return]
+
+
+def length(what: str, value: Any) -> Dim:
+    """A dimension or a position: an integer, or an expression in variables. TypeError for anything else."""
+    return value if value.__class__ is int or hasattr(value, "_as_dim") else as_int(f"{what}: a dimension", value)
+
+
+def shape_arg(what: str, args: Iterable[Any]) -> tuple[Any, ...]:
+    """Dimensions given one by one or as one tuple or list; None, where it means something, stays."""
     args = tuple(args)
-    return tuple(args[0]) if len(args) == 1 and isinstance(args[0], (tuple, list)) else args
+    if len(args) == 1 and not hasattr(args[0], "_as_dim") and isinstance(args[0], Iterable):
+        args = tuple(args[0])
+    return tuple([d if d is None else length(what, d) for d in args])
 
 
-def to_pair(x: Any, n: int = 2) -> tuple[int, ...]:
-    """An int for each of `n` spatial axes, from one int or from `n` of them."""
-    if isinstance(x, int):
-        return (x,) * n
-    out = tuple(x)
+def to_pair(what: str, x: Any, n: int = 2, least: int = 0) -> tuple[int, ...]:
+    """An int of at least `least` for each of `n` spatial axes, from one int or from `n` of them."""
+    if not isinstance(x, Iterable):
+        return (as_int(what, x, least),) * n
+    out = tuple([as_int(what, v, least) for v in x])
     if len(out) != n:
-        raise ValueError(f"expected one int or {n} of them, one a spatial axis, not {x!r}")
+        raise ValueError(f"{what} is one int or {n} of them, one a spatial axis, not {x!r}")
     return out

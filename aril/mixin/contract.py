@@ -7,11 +7,12 @@ contraction.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any, Self
 
 from aril.dtype import DTypeLike, accumulator, dtypes, promote, to_dtype
 from aril.mixin.activations import ActivationMixin
-from aril.mixin.base import bound, broadcast_shape, dim_prod, dim_sum, same, to_pair
+from aril.mixin.base import as_int, bound, broadcast_shape, dim_prod, dim_sum, same, to_pair
 from aril.mixin.movement import whole_steps
 from aril.mixin.notation import parse_einsum
 from aril.ops import Ops
@@ -140,18 +141,28 @@ class ContractMixin(ActivationMixin):
             x = x._windows(first + i, k, s, d)
         return x
 
+    def _need_fit(self, what: str, kernel: tuple[int, ...], dilation: tuple[int, ...]) -> None:
+        """ValueError where windows over the last axes of this padded value have no place."""
+        for size, k, d in zip(map(bound, self.shape[self.ndim - len(kernel) :]), kernel, dilation, strict=True):
+            if isinstance(size, int) and size < d * (k - 1) + 1:
+                raise ValueError(
+                    f"{what} of {kernel} (dilation {dilation}) does not fit into {self.shape} after padding"
+                )
+
     def _spatial_padding(self, padding: Any, n: int) -> tuple[tuple[int, int], ...]:
         """Pairs (before, after) for the last `n` axes, from one int, one an axis, or PyTorch's flat form (last axis
         first)."""
-        if isinstance(padding, int):
-            return ((padding, padding),) * n
         if isinstance(padding, str):
             raise ValueError(
                 f"padding: {padding!r} is a word for layers (nn.Conv2d); here give numbers, such as 0 or (1, 2)"
             )
+        if not isinstance(padding, Iterable):
+            pad = as_int("padding", padding)
+            return ((pad, pad),) * n
         flat = list(padding)
         if len(flat) == n and all(isinstance(p, (tuple, list)) for p in flat):
-            return tuple([(int(a), int(b)) for a, b in flat])
+            return tuple([(as_int("padding", a), as_int("padding", b)) for a, b in flat])
+        flat = [as_int("padding", p) for p in flat]
         if len(flat) == n:
             return tuple([(p, p) for p in flat])
         if len(flat) == 2 * n:
@@ -190,17 +201,12 @@ class ContractMixin(ActivationMixin):
                 f"conv2d: input {self.shape} has {self.shape[1]} channels, weight {weight.shape} with "
                 f"groups={groups} takes {groups * cin} and gives {cout}; they must agree and divide"
             )
-        strides, dilations = to_pair(stride, n), to_pair(dilation, n)
+        strides, dilations = to_pair("conv2d: stride", stride, n, 1), to_pair("conv2d: dilation", dilation, n, 1)
         common = promote(self.dtype, weight.dtype)
         kind = to_dtype(dtype) if dtype is not None else common if common.kind == "f" else accumulator(common)
         # cast ahead of the windows, so that their gradients are summed in the wide type, too
         x = self.cast(accumulator(kind)).pad(((0, 0), (0, 0), *self._spatial_padding(padding, n)))
-        for size, k, d in zip(x.shape[2:], kernel, dilations, strict=True):
-            here = bound(size)
-            if isinstance(here, int) and here < d * (k - 1) + 1:
-                raise ValueError(
-                    f"conv2d: a kernel of {kernel} (dilation {dilations}) does not fit into {x.shape} after padding"
-                )
+        x._need_fit("conv2d: a kernel", kernel, dilations)
         # whole steps of all axes ahead of the first window: an element of x is padded, not one of every window
         more = [
             whole_steps(size, k, s, d) if isinstance(size, int) and s > 1 and (s != k or d != 1) else 0
@@ -238,7 +244,11 @@ class ContractMixin(ActivationMixin):
                 f"conv_transpose2d: input {self.shape} and weight {weight.shape} with groups={groups} do not fit"
             )
         kernel, cin, rout = weight.shape[2:], weight.shape[0] // groups, weight.shape[1]
-        strides, dilations, extra = to_pair(stride, n), to_pair(dilation, n), to_pair(output_padding, n)
+        strides, dilations = (
+            to_pair("conv_transpose2d: stride", stride, n, 1),
+            to_pair("conv_transpose2d: dilation", dilation, n, 1),
+        )
+        extra = to_pair("conv_transpose2d: output_padding", output_padding, n)
         around = self._spatial_padding(padding, n)
         if all(s == 1 for s in strides):  # a convolution with the weight mirrored
             w = weight._reshape((groups, cin, rout, *kernel)).transpose(1, 2)
@@ -282,12 +292,12 @@ class ContractMixin(ActivationMixin):
         return x.sum(-1)
 
     def _pool_setup(self, kernel_size: Any, stride: Any, dilation: Any, padding: Any, ceil_mode: Any, what: str) -> Any:
-        kernel = (kernel_size,) * 2 if isinstance(kernel_size, int) else tuple(kernel_size)
-        n = len(kernel)
+        n = len(kernel_size) if isinstance(kernel_size, (tuple, list)) else 2
+        kernel = to_pair(f"{what}: kernel_size", kernel_size, n, 1)
         if self.ndim < n:
             raise ValueError(f"{what}: a window of {kernel} needs {n} spatial axes, the shape is {self.shape}")
-        strides = kernel if stride is None else to_pair(stride, n)
-        dilations = to_pair(dilation, n)
+        strides = kernel if stride is None else to_pair(f"{what}: stride", stride, n, 1)
+        dilations = to_pair(f"{what}: dilation", dilation, n, 1)
         pairs = list(self._spatial_padding(padding, n))
         ceil_extra = [0] * n
         if ceil_mode:
@@ -325,7 +335,9 @@ class ContractMixin(ActivationMixin):
         behind = (*lead, *[(0, e) for e in extra])
 
         def windows(x: Any, pad: Any) -> Any:
-            return x.pad((*lead, *pad)).pad(behind)._pool(kernel, strides, dilations).sum(axes)
+            x = x.pad((*lead, *pad)).pad(behind)
+            x._need_fit("avg_pool2d: a window", kernel, dilations)
+            return x._pool(kernel, strides, dilations).sum(axes)
 
         total = windows(self._floating(), pairs)
         if count_include_pad and not any(extra):
@@ -358,7 +370,9 @@ class ContractMixin(ActivationMixin):
         n = len(kernel)
         lead = self.ndim - n
         pads = (*[(0, 0)] * lead, *[(b, a + e) for (b, a), e in zip(pairs, extra, strict=True)])
-        x = self.pad(pads, value=self.dtype.min)._pool(kernel, strides, dilations)
+        x = self.pad(pads, value=self.dtype.min)
+        x._need_fit("max_pool2d: a window", kernel, dilations)
+        x = x._pool(kernel, strides, dilations)
         axes = tuple(range(-n, 0))
         top = x.max(axes)
         if not return_indices:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Self
 
 from aril.dtype import dtypes
-from aril.mixin.base import same, to_pair
+from aril.mixin.base import dim_prod, same, to_pair
 from aril.mixin.order import OrderMixin
 
 _REDUCTIONS = ("none", "sum", "mean")
@@ -50,6 +50,9 @@ class LayersMixin(OrderMixin):
         """
         axes = self._axes(axis, "batchnorm")
         shape = tuple([d if i in axes else 1 for i, d in enumerate(self.shape)])
+        for name, t in (("weight", weight), ("bias", bias), ("mean", mean)):
+            if t is not None and not same(t.numel(), dim_prod(shape)):
+                raise ValueError(f"batchnorm: {name} has shape {t.shape}, axis {axis} of {self.shape} wants {shape}")
         x = self - mean.reshape(shape)
         if weight is not None:
             x = x * weight.reshape(shape)
@@ -74,6 +77,13 @@ class LayersMixin(OrderMixin):
             raise ValueError(f"{what}: reduction is one of {', '.join(_REDUCTIONS)}, not {reduction!r}")
         return self if reduction == "none" else self.sum() if reduction == "sum" else self.mean()
 
+    def _targets(self, Y: Any, what: str) -> Self:
+        """Targets for each element, or one number for all. ValueError for another shape: a broadcast is a mistake."""
+        Y = self.ufix(Y)
+        if Y.shape and Y.shape != self.shape:
+            raise ValueError(f"{what}: targets of shape {Y.shape} do not fit {self.shape}; their shapes must be equal")
+        return Y
+
     def binary_crossentropy(self, Y: Self, reduction: str = "mean") -> Self:
         """-(y log p + (1 - y) log(1 - p)) of probabilities p (this value) and targets of the same shape.
 
@@ -88,6 +98,7 @@ class LayersMixin(OrderMixin):
             none = p.eq(0)
             return none.where(-100.0, none.where(p.const_like(1), p).log().maximum(-100.0))
 
+        Y = self._targets(Y, "binary_crossentropy")
         out = (Y * log(self) + (1 - Y) * log(1 - self)).neg()
         return out._loss_result(reduction, "binary_crossentropy")
 
@@ -99,6 +110,7 @@ class LayersMixin(OrderMixin):
         >>> round(Tensor([0.0]).binary_crossentropy_logits(Tensor([1.0])).item(), 4)
         0.6931
         """
+        Y = self._targets(Y, "binary_crossentropy_logits")
         x = self._floating()
         tail = x._softplus_tail()  # type: ignore[attr-defined]
         if pos_weight is None:
@@ -221,7 +233,7 @@ class LayersMixin(OrderMixin):
         """
         n = self.ndim - 2
         kernel, strides, dilations, pairs, _ = self._pool_setup(
-            to_pair(kernel_size, n), stride, dilation, padding, False, "max_unpool2d"
+            to_pair("max_unpool2d: kernel_size", kernel_size, n, 1), stride, dilation, padding, False, "max_unpool2d"
         )
         spatial = output_size
         if spatial is None:
@@ -323,6 +335,8 @@ class LayersMixin(OrderMixin):
         >>> Tensor.eye(2).newton_schulz(1).shape
         (2, 2)
         """
+        if self.ndim < 2:
+            raise ValueError(f"newton_schulz: expected matrices (.., m, n), not shape {self.shape}")
         a, b, c = params
         x = self / (self.square().sum((-2, -1), True).sqrt() + eps)
         rows, columns = self.shape[-2:]

@@ -6,11 +6,11 @@ Each public method checks its arguments, counts negative axes from the back, and
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Self
 
 from aril.dtype import promote
-from aril.mixin.base import Dim, bound, check_part, dim_prod, dim_sub, dim_sum, same, shape_arg
+from aril.mixin.base import Dim, as_int, bound, check_part, dim_prod, dim_sub, dim_sum, length, same, shape_arg
 from aril.mixin.operators import OperatorMixin
 from aril.ops import Ops
 
@@ -31,7 +31,7 @@ class MovementMixin(OperatorMixin):
         [[0, 1, 2], [3, 4, 5]]
         """
         old = self.shape
-        new = shape_arg(shape)
+        new = shape_arg("reshape", shape)
         if None in new:
             new = tuple([old[i] if d is None else d for i, d in enumerate(new)])
         if -1 in [d for d in new if isinstance(d, int)]:
@@ -89,7 +89,7 @@ class MovementMixin(OperatorMixin):
         (2, 3, 4)
         """
         d = self._axis(dim, "unflatten")
-        sizes = tuple(sizes)
+        sizes = shape_arg("unflatten", (tuple(sizes),))
         known = dim_prod([s for s in sizes if not same(s, -1)])
         if any(same(s, -1) for s in sizes):
             sizes = tuple([self._quotient(self.shape[d], known) if same(s, -1) else s for s in sizes])
@@ -124,7 +124,7 @@ class MovementMixin(OperatorMixin):
         >>> Tensor([[1], [2]]).expand(2, 3).tolist()
         [[1, 1, 1], [2, 2, 2]]
         """
-        new = shape_arg(shape)
+        new = shape_arg("expand", shape)
         missing = len(new) - self.ndim
         if missing < 0:
             raise ValueError(f"expand: shape {self.shape} has more axes than {new}")
@@ -143,7 +143,7 @@ class MovementMixin(OperatorMixin):
         >>> Tensor([1, 2]).repeat(2).tolist()
         [1, 2, 1, 2]
         """
-        counts = shape_arg(repeats)
+        counts = shape_arg("repeat", repeats)
         if any(isinstance(c, int) and c < 0 for c in counts) or len(counts) < self.ndim:
             raise ValueError(f"repeat: {counts} must give a count of at least 0 for each of the {self.ndim} axes")
         old = (1,) * (len(counts) - self.ndim) + self.shape
@@ -158,6 +158,9 @@ class MovementMixin(OperatorMixin):
         >>> Tensor([1, 2]).repeat_interleave(2).tolist()
         [1, 1, 2, 2]
         """
+        repeats = length("repeat_interleave", repeats)
+        if isinstance(repeats, int) and repeats < 0:
+            raise ValueError(f"repeat_interleave: repeats is at least 0, not {repeats}")
         x, d = (self.flatten(), 0) if dim is None else (self, self._axis(dim, "repeat_interleave"))
         s = x.shape
         wide = (*s[: d + 1], repeats, *s[d + 1 :])
@@ -172,7 +175,7 @@ class MovementMixin(OperatorMixin):
         >>> Tensor.zeros(2, 3, 4).permute(2, 0, 1).shape
         (4, 2, 3)
         """
-        given = shape_arg(order)
+        given = shape_arg("permute", order)
         axes = tuple([self._axis(d, "permute") for d in given])
         if sorted(axes) != list(range(self.ndim)):
             raise ValueError(f"permute: {given} is no order of the {self.ndim} axes of shape {self.shape}")
@@ -216,7 +219,7 @@ class MovementMixin(OperatorMixin):
         >>> Tensor([1, 2, 3]).flip(0).tolist()
         [3, 2, 1]
         """
-        axes = self._axes(shape_arg(dims), "flip")
+        axes = self._axes(shape_arg("flip", dims), "flip")
         axes = tuple([a for a in axes if not same(self.shape[a], 1)])
         return self._flip(axes) if axes else self
 
@@ -234,7 +237,7 @@ class MovementMixin(OperatorMixin):
             raise ValueError(f"shrink: {len(arg)} pairs for the {self.ndim} axes of shape {self.shape}")
         pairs: list[tuple[Dim, Dim]] = []
         for d, p in zip(self.shape, arg, strict=True):
-            start, end = (0, d) if p is None else p
+            start, end = (0, d) if p is None else (length("shrink", v) for v in p)
             check_part("shrink", start, end, d, self.shape)
             pairs.append((start, dim_sub(end, start)))
         return self._shrink(tuple(pairs))
@@ -245,7 +248,7 @@ class MovementMixin(OperatorMixin):
         >>> Tensor([1, 2, 3, 4]).shrink_to(2).tolist()
         [1, 2]
         """
-        given = shape_arg(sizes)
+        given = shape_arg("shrink_to", sizes)
         return self.shrink([None if s is None else (0, s) for s in given])
 
     def pad(self, padding: Sequence[Any], mode: str = "constant", value: Any = 0) -> Self:
@@ -278,7 +281,7 @@ class MovementMixin(OperatorMixin):
         return out
 
     def _pad_pairs(self, padding: Sequence[Any]) -> tuple[tuple[Dim, Dim], ...]:
-        given = list(padding)
+        given = [p if p is None or isinstance(p, (tuple, list)) else length("pad", p) for p in padding]
         if all(isinstance(p, int) for p in given):
             if len(given) % 2 or len(given) > 2 * self.ndim:
                 raise ValueError(
@@ -288,7 +291,9 @@ class MovementMixin(OperatorMixin):
             return ((0, 0),) * (self.ndim - len(back)) + tuple(back)
         if len(given) != self.ndim:
             raise ValueError(f"pad: {len(given)} pairs for the {self.ndim} axes of shape {self.shape}")
-        return tuple([(0, 0) if p is None else tuple(p) for p in given])  # type: ignore[misc]
+        if any(not isinstance(p, (tuple, list)) or len(p) != 2 for p in given if p is not None):
+            raise ValueError(f"pad: {given} is no list of pairs (before, after), one an axis of shape {self.shape}")
+        return tuple([(0, 0) if p is None else (length("pad", p[0]), length("pad", p[1])) for p in given])
 
     def _pad_with_own(self, axis: int, before: int, after: int, mode: str) -> Self:
         n = self.shape[axis]
@@ -317,7 +322,7 @@ class MovementMixin(OperatorMixin):
         >>> Tensor([1, 2]).pad_to(4).tolist()
         [1, 2, 0, 0]
         """
-        given = shape_arg(sizes)
+        given = shape_arg("pad_to", sizes)
         if len(given) != self.ndim:
             raise ValueError(f"pad_to: {len(given)} sizes for the {self.ndim} axes of shape {self.shape}")
         return self.pad([None if s is None else (0, dim_sub(s, d)) for s, d in zip(given, self.shape, strict=True)])
@@ -330,11 +335,11 @@ class MovementMixin(OperatorMixin):
         """
         d = self._axis(dim, "split")
         n = self.shape[d]
-        if isinstance(sizes, int):
+        if not isinstance(sizes, Iterable):
+            sizes = as_int("split: the size of a part", sizes, 1)
             n = self._known_length(d, "split into parts of one size")
-            if sizes <= 0:
-                raise ValueError(f"split: the size of a part is at least 1, not {sizes}")
             sizes = [min(sizes, n - i) for i in range(0, n, sizes)] or [0]
+        sizes = shape_arg("split", (tuple(sizes),))
         total = dim_sum(*sizes)
         if not same(total, n) and not same(bound(total), bound(n)):
             raise ValueError(f"split: sizes {tuple(sizes)} add up to {total}, axis {dim} of shape {self.shape} has {n}")
@@ -352,8 +357,7 @@ class MovementMixin(OperatorMixin):
         >>> [part.tolist() for part in Tensor.arange(5).chunk(2)]
         [[0, 1, 2], [3, 4]]
         """
-        if chunks <= 0:
-            raise ValueError(f"chunk: the number of parts is at least 1, not {chunks}")
+        chunks = as_int("chunk: the number of parts", chunks, 1)
         n = self._known_length(self._axis(dim, "chunk"), "chunk")
         return self.split(-(-n // chunks) or 1, dim) if n else self.split([0] * chunks, dim)
 
@@ -365,7 +369,7 @@ class MovementMixin(OperatorMixin):
         [[1, 2], [2, 3], [3, 4]]
         """
         d = self._axis(dim, "unfold")
-        n = bound(self.shape[d])
+        n, size, step = bound(self.shape[d]), as_int("unfold: size", size), as_int("unfold: step", step)
         if size < 1 or step < 1 or isinstance(n, int) and size > n:
             raise ValueError(f"unfold: windows of {size} elements, {step} apart, do not exist on an axis of {n}")
         return self._windows(d, size, step)._as_value()
@@ -457,6 +461,8 @@ class MovementMixin(OperatorMixin):
         [1, 2, 3]
         """
         if isinstance(self, (list, tuple)):  # called on the class, as other frameworks write it
+            if not self:
+                raise ValueError("cat: there are no values to join")
             return self[0].cat(*self[1:], *others, dim=dim)
         if len(others) == 1 and isinstance(others[0], (list, tuple)):
             others = tuple(others[0])

@@ -12,7 +12,7 @@ import math
 from typing import Any, Self
 
 from aril.dtype import accumulator, dtypes
-from aril.mixin.base import bound, dim_prod, same
+from aril.mixin.base import as_int, bound, dim_prod, same
 from aril.mixin.indexing import IndexingMixin
 from aril.ops import Ops
 
@@ -57,6 +57,7 @@ class OrderMixin(IndexingMixin):
         """
         d = self._axis(dim, "topk")
         n = self.shape[d] if self.shape else 1
+        k = as_int("topk: k", k)
         if k < 0 or isinstance(bound(n), int) and k > bound(n):
             raise ValueError(f"topk: {k} elements of an axis of {n}")
         if not self.shape:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, Self
 
 from aril.dtype import dtypes
-from aril.mixin.base import dim_sub
+from aril.mixin.base import dim_sub, shape_arg
 from aril.mixin.contract import ContractMixin
 
 _MODES = ("nearest", "nearest-exact", "linear", "cubic")
@@ -32,7 +32,7 @@ class ResizeMixin(ContractMixin):
         >>> Tensor([[[1.0, 3.0]]]).interpolate((4,), mode="nearest").tolist()
         [[[1.0, 1.0, 3.0, 3.0]]]
         """
-        sizes = (size,) if isinstance(size, int) else tuple(size)
+        sizes = shape_arg("interpolate", (size,))
         if mode not in _MODES:
             raise ValueError(f"interpolate: mode is one of {', '.join(_MODES)}, not {mode!r}")
         if mode.startswith("nearest") and (align_corners or antialias):

@@ -6,17 +6,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from aril.mixin.base import as_int, to_pair
 from aril.nn.linear import uniform_param
 from aril.tensor import Tensor
 
 Size = int | Sequence[int]
-
-
-def _tuple(value: Size, axes: int, what: str) -> tuple[int, ...]:
-    out = (value,) * axes if isinstance(value, int) else tuple(value)
-    if len(out) != axes:
-        raise ValueError(f"{what}={value!r}: give one number, or one for each of the {axes} axes")
-    return out
 
 
 class _Conv:
@@ -34,12 +28,16 @@ class _Conv:
         bias: bool = True,
         dtype: Any = None,
     ) -> None:
+        in_channels = as_int(f"{type(self).__name__}: in_channels", in_channels, 0)
+        out_channels = as_int(f"{type(self).__name__}: out_channels", out_channels, 0)
+        groups = as_int(f"{type(self).__name__}: groups", groups, 1)
         if in_channels % groups or out_channels % groups:
             raise ValueError(
                 f"{type(self).__name__}: groups={groups} does not divide the channels {in_channels} and {out_channels}"
             )
-        self.kernel_size = _tuple(kernel_size, self.axes, "kernel_size")
-        self.stride, self.dilation = _tuple(stride, self.axes, "stride"), _tuple(dilation, self.axes, "dilation")
+        self.kernel_size = to_pair(f"{type(self).__name__}: kernel_size", kernel_size, self.axes, 1)
+        self.stride = to_pair(f"{type(self).__name__}: stride", stride, self.axes, 1)
+        self.dilation = to_pair(f"{type(self).__name__}: dilation", dilation, self.axes, 1)
         self.groups, self.in_channels = groups, in_channels
         self.padding = self._padding(padding)
         shape = self._weight_shape(in_channels, out_channels)
@@ -62,7 +60,9 @@ class _Conv:
                 d * (k - 1) if padding == "same" else 0 for d, k in zip(self.dilation, self.kernel_size, strict=True)
             ]
             return tuple([v for t in reversed(total) for v in (t // 2, t - t // 2)])
-        return tuple([v for p in reversed(_tuple(padding, self.axes, "padding")) for v in (p, p)])
+        return tuple(
+            [v for p in reversed(to_pair(f"{type(self).__name__}: padding", padding, self.axes)) for v in (p, p)]
+        )
 
     def _check(self, x: Tensor) -> None:
         if x.ndim != self.axes + 2 or x.shape[1] != self.in_channels:
@@ -117,8 +117,8 @@ class _ConvTranspose(_Conv):
         dilation: Size = 1,
         dtype: Any = None,
     ) -> None:
-        self.pads = _tuple(padding, self.axes, "padding")
-        self.output_padding = _tuple(output_padding, self.axes, "output_padding")
+        self.pads = to_pair(f"{type(self).__name__}: padding", padding, self.axes)
+        self.output_padding = to_pair(f"{type(self).__name__}: output_padding", output_padding, self.axes)
         super().__init__(in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, dtype)
 
     def _weight_shape(self, in_channels: int, out_channels: int) -> tuple[int, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from aril.mixin.base import as_int
 from aril.nn.state import marked_param
 from aril.tensor import Tensor
 
@@ -24,6 +25,7 @@ class Linear:
     """
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True, dtype: Any = None) -> None:
+        in_features = as_int("Linear: in_features", in_features, 0)
         bound = 1.0 / math.sqrt(in_features) if in_features else 0.0
         self.weight = uniform_param(bound, out_features, in_features, dtype=dtype)
         self.bias = uniform_param(bound, out_features, dtype=dtype) if bias else None

@@ -59,6 +59,8 @@ def elements(shape: Iterable[int]) -> int:
 @contextlib.contextmanager
 def whole_file(path: Path) -> Iterator[Any]:
     """A file to write beside `path`; renamed to it when all has been written and has reached the disk."""
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"{path}: there is no directory {path.parent} to write it to")
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
     try:
         with os.fdopen(handle, "wb") as file:

@@ -15,6 +15,7 @@ from typing import Any, Union
 from aril.dtype import DType, PyScalar, dtypes, strong, to_dtype, wrap
 from aril.forks import renewed_in_child
 from aril.mixin import OpMixin
+from aril.mixin.base import as_int
 from aril.ops import OpGroup, Ops
 from aril.uop.args import AddrSpace, AxisType, KernelInfo, ParamArg, RangeArg
 from aril.uop.derive import derive_digest, derive_dtype, derive_ranges, device_of
@@ -465,6 +466,7 @@ class UOp(OpMixin):
     def bind(self, value: int) -> UOp:
         """The variable carrying a value. Errors: ValueError outside its bounds."""
         low, high = self.arg.vmin_vmax
+        value = as_int(f"Variable {self.arg.name!r}: a value", value)
         if not low <= value <= high:
             raise ValueError(f"Variable {self.arg.name!r} takes {low} to {high}, not {value}")
         return UOp(Ops.BIND, (self, UOp.const(self.dtype, value)))

@@ -196,7 +196,7 @@ def test_an_input_that_does_not_fit_is_told_what_would(layer, shape, message):
 def test_arguments_that_make_no_layer_are_refused():
     with pytest.raises(ValueError, match="groups=2 does not divide"):
         nn.Conv2d(3, 4, 2, groups=2)
-    with pytest.raises(ValueError, match="2 axes"):
+    with pytest.raises(ValueError, match="Conv2d: kernel_size is one int or 2 of them"):
         nn.Conv2d(3, 4, (1, 2, 3))
     with pytest.raises(ValueError, match="stride of 1"):
         nn.Conv2d(3, 4, 2, stride=2, padding="same")
