@@ -58,6 +58,8 @@ _ONE_OVER_PI = int(
     16,
 )
 
+LONG = 12  # coefficients of a polynomial from which two shorter chains are worth a multiplication
+
 
 @dataclass(frozen=True)
 class _Format:
@@ -128,8 +130,18 @@ class Arithmetic:
     def where(self, condition: UOp, a: UOp | float, b: UOp | float) -> UOp:
         return self.op(Ops.WHERE, condition, a, b)
 
-    def horner(self, x: UOp, coefficients: Sequence[float]) -> UOp:
-        """The polynomial with these coefficients, the constant one first (at least two)."""
+    def polynomial(self, x: UOp, coefficients: Sequence[float]) -> UOp:
+        """The polynomial with these coefficients, the constant one first (at least two).
+
+        Long ones as that of the even powers plus x times that of the odd ones: each step of a chain waits for the last,
+        two chains half as long do not wait for each other.
+        """
+        if len(coefficients) < LONG:
+            return self._horner(x, coefficients)
+        square = self.mul(x, x)
+        return self.mad(self._horner(square, coefficients[1::2]), x, self._horner(square, coefficients[::2]))
+
+    def _horner(self, x: UOp, coefficients: Sequence[float]) -> UOp:
         out: UOp | float = coefficients[-1]
         for c in coefficients[-2::-1]:
             out = self.mad(out, x, c) if isinstance(out, UOp) else self.mad(x, out, c)
@@ -202,7 +214,7 @@ def _power_of_two(fraction: UOp, shifted: UOp, a: Arithmetic) -> UOp:
     """2**(fraction + n), where the low bits of `shifted` hold n + 2 * bias. Scaling by two halves of 2**n rounds a
     denormal result once and overflows to infinity."""
     f = _FORMATS[fraction.dtype]
-    p = a.mad(a.horner(fraction, _EXP2[fraction.dtype]), fraction, 1.0)
+    p = a.mad(a.polynomial(fraction, _EXP2[fraction.dtype]), fraction, 1.0)
     bits = shifted.bitcast(f.unsigned)
     half = a.shr(bits, 1)
     first = a.shl(half, f.mantissa).bitcast(fraction.dtype)
@@ -231,7 +243,7 @@ def log2(x: UOp, a: Arithmetic) -> UOp:
     f = a.sub(m, 1.0)
     high = float(x.const_like(LOG2E).arg)
     low = _LOG2E_LOW if x.dtype is dtypes.float64 else LOG2E - high
-    tail = a.mul(f, a.mad(f, a.horner(f, _LOG2[x.dtype]), low))
+    tail = a.mul(f, a.mad(f, a.polynomial(f, _LOG2[x.dtype]), low))
     out = a.add(a.mad(f, high, tail), e)
     usual = a.both(a.less(0.0, x), a.less(x, math.inf))
     rest = a.where(a.less(x, 0.0), math.nan, a.where(a.equal(x, 0.0), -math.inf, x))
@@ -255,7 +267,7 @@ def sin(x: UOp, a: Arithmetic) -> UOp:
     reduced, flip = (_reduce_single if x.dtype is dtypes.float32 else _reduce_double)(size, a)
     r = a.where(small, size.bitcast(x.dtype).cast(wide), reduced)
     z = a.mul(r, r)
-    s = a.mad(a.mul(r, z), a.horner(z, _SIN[x.dtype]), r).cast(x.dtype)
+    s = a.mad(a.mul(r, z), a.polynomial(z, _SIN[x.dtype]), r).cast(x.dtype)
     flip = a.xor(a.where(small, size.const_like(0), flip), sign)
     out = a.xor(s.bitcast(f.unsigned), flip).bitcast(x.dtype)
     return a.where(a.less(size, (2 * f.bias + 1) << f.mantissa), out, math.nan)
@@ -381,7 +393,7 @@ def power(x: UOp, y: UOp, a: Arithmetic) -> UOp:
 def _log2_positive(x: UOp, a: Arithmetic) -> UOp:
     m, e = _split_exponent(x, a)
     f = a.sub(m, 1.0)
-    return a.add(a.mad(f, LOG2E, a.mul(f, a.mul(f, a.horner(f, _LOG2[x.dtype])))), e)
+    return a.add(a.mad(f, LOG2E, a.mul(f, a.mul(f, a.polynomial(f, _LOG2[x.dtype])))), e)
 
 
 def _power_double(x: UOp, y: UOp, a: Arithmetic) -> UOp:
@@ -395,7 +407,7 @@ def _power_double(x: UOp, y: UOp, a: Arithmetic) -> UOp:
     s_low = a.mul(rest, inverse)
     z = a.mul(s, s)
     z_low = a.mad(a.mul(s, 2.0), s_low, a.product_error(s, s, z))
-    t = a.mul(z, a.horner(z, _ATANH))
+    t = a.mul(z, a.polynomial(z, _ATANH))
     third, third_low = 0.3333333333333333, 1.850371707708594e-17
     u = a.add(t, third)
     u_low = a.add(a.add(a.sub(third, u), t), third_low)

@@ -93,8 +93,7 @@ class ActivationMixin(MathMixin):
         if approximate == "tanh":
             t = ((q + q * q * q * 0.044715) * (-2 * math.sqrt(2 / math.pi))).exp()  # (1 - tanh(u)) / 2 from exp(-2 u)
             return self.relu() - q * (t / (t + 1.0))
-        inner, near, tail = (q * math.sqrt(0.5))._erf_parts()
-        return self.relu() - q * (inner.where(1.0 - near, tail) * 0.5)
+        return self.relu() - q * ((q * math.sqrt(0.5))._erfc() * 0.5)
 
     @in_wide_float
     def quick_gelu(self) -> Self:

@@ -329,19 +329,18 @@ class MathMixin(ReduceMixin):
         >>> round(Tensor(1.0).erf().item(), 4)
         0.8427
         """
-        inner, near, tail = self._magnitude()._erf_parts()
-        return inner.where(near, 1.0 - tail).copysign(self)
+        r = self._magnitude()
+        inner = r < 1.0
+        x = inner.where(r, r.const_like(0))
+        near = _horner(x * x, fits.ERF_SMALL_64 if self.dtype is dtypes.float64 else fits.ERF_SMALL_32) * x
+        return inner.where(near, 1.0 - r._erfc()).copysign(self)
 
-    def _erf_parts(self) -> tuple[Self, Self, Self]:
-        """(whether r < 1, erf(r) where it is, erfc(r) elsewhere) for r that are not negative."""
+    def _erfc(self) -> Self:
+        """1 - erf(r) for r that are not negative, to the same relative error everywhere."""
         double = self.dtype is dtypes.float64
-        small, large = (fits.ERF_SMALL_64, fits.ERFCX_64) if double else (fits.ERF_SMALL_32, fits.ERFCX_32)
-        inner = self < 1.0
-        x = inner.where(self, self.const_like(0))
-        near = _horner(x * x, small) * x
-        y = inner.where(self.const_like(1), self.minimum(fits.ERFC_END_64 if double else fits.ERFC_END_32))
+        y = self.minimum(fits.ERFC_END_64 if double else fits.ERFC_END_32)
         t = (y - fits.ERFCX_CENTRE) / (y + fits.ERFCX_CENTRE)
-        return inner, near, (y * y).neg().exp() * _horner(t, large)
+        return (y * y).neg().exp() * _horner(t, fits.ERFCX_64 if double else fits.ERFCX_32)
 
     def _magnitude(self) -> Self:
         """|x| whose derivative at 0 is the one `copysign` undoes, for odd functions computed from the magnitude."""
@@ -349,8 +348,9 @@ class MathMixin(ReduceMixin):
 
 
 def _horner(x: Any, coefficients: list[float]) -> Any:
-    """The polynomial in x, highest power first."""
+    """The polynomial in x, highest power first. Each step waits for the last, so it is one operation, rounded once,
+    where the target has multiply-adds."""
     out = x.const_like(coefficients[0])
     for c in coefficients[1:]:
-        out = out._alu(Ops.MUL, x)._alu(Ops.ADD, x.const_like(c))
+        out = out._alu(Ops.MULACC, x, x.const_like(c))
     return out

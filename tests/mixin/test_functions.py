@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from scipy import special
 
-from aril import Tensor
+from aril import GlobalCounters, Tensor
+from aril.mixin import fits
+from aril.ops import Ops
 from tests.values import both, check
 
 WIDE = np.concatenate([np.linspace(-9, 9, 181), np.geomspace(1e-6, 50, 60), -np.geomspace(1e-6, 50, 60), [0.0]])
@@ -189,3 +191,23 @@ def test_cosine_and_tangent_keep_their_digits_at_far_zeros(dtype, most):
         want = exact(x.astype(np.longdouble))
         error = np.abs(got.numpy() - want) / np.spacing(np.abs(want).astype(dtype))
         assert error.max() < least
+
+
+def test_the_tail_of_gelu_is_right_to_its_last_digits():
+    x = np.linspace(-12, 6, 20001)
+    want = x * special.ndtr(x)
+    np.testing.assert_allclose(Tensor(x).gelu().numpy(), want, rtol=4e-14)
+    got = Tensor(x.astype(np.float32)).gelu().numpy().astype(np.float64)
+    exact = x.astype(np.float32).astype(np.float64)
+    exact *= special.ndtr(exact)
+    # exp(-x*x/2): a rounding of the exponent counts as often as the exponent is large
+    assert np.all(np.abs(got - exact) <= (4 + x * x) * 2.0**-23 * np.abs(exact) + 2.0**-149)
+
+
+def test_polynomials_are_multiply_adds():
+    x = Tensor(np.ones(1000, np.float32)).realize()
+    before = GlobalCounters.ops
+    x.gelu().realize()
+    assert GlobalCounters.ops - before < 45 * 1000  # one polynomial of 10 steps, one exponential
+    inner = [u.op for u in Tensor.zeros(4, dtype="float32").asin().uop.toposort()]
+    assert inner.count(Ops.MULACC) == len(fits.ASIN_32) - 1
