@@ -103,8 +103,8 @@ def _body(nest: Nest, most: int = 1) -> tuple[UOp, list[Access]] | None:
 
 
 def _groups_apart(plan: Plan, nest: Nest) -> Nest:
-    """The nest with a loop over all channels of groups as two: within a group an operand stays the same, or moves by
-    one number.
+    """The nest with a loop over all channels of groups, or over pixels of which so many come from one, as two: within a
+    group an operand stays the same, or moves by one number.
 
     before: for o of 64: x[o // 16, c] * w[o, c]
     after:  for g of 4, for p of 16: x[g, c] * w[16 * g + p, c]
@@ -117,7 +117,7 @@ def _groups_apart(plan: Plan, nest: Nest) -> Nest:
             if atom.op is Ops.FLOORDIV and atom.src[0] in nest.loops and atom.src[1].op is Ops.CONST:
                 asked.setdefault(atom.src[0], set()).add(int(atom.src[1].arg))
     apart = {r: by.pop() for r, by in asked.items() if len(by) == 1 and is_constant(r)}
-    apart = {r: by for r, by in apart.items() if by >= _LEAST_LANES and by < length(r) and length(r) % by == 0}
+    apart = {r: by for r, by in apart.items() if 1 < by < length(r) and length(r) % by == 0}
     for r, by in apart.items():
         plan.do(Split(r.arg.id, by, "exact"), "a group is taken at a time")
     return plan.nest(0) if apart else nest

@@ -348,6 +348,23 @@ def padded_depthwise_weight(n: int, channels: int, size: int, k: int, step: int 
     return Kernel(sink(store(0, shape, [c, ky, kx], value)), [(0, np.zeros(shape, np.float32))], [dy, x], expected)
 
 
+def enlarged(n: int, ic: int, oc: int, size: int, k: int) -> Kernel:
+    """A transposed convolution whose windows touch: of each pixel, k*k of the result."""
+    b = Build()
+    x, w = b.array(n, ic, size, size), b.array(ic, oc, k, k)
+    i, o, y, z = b.loops(n, oc, k * size, k * size)
+    c = b.loop(ic, REDUCE)
+    pixel = [alu(Ops.FLOORDIV, r, num(k)) for r in (y, z)]
+    weight = load(2, w.shape, c, o, *[alu(Ops.FLOORMOD, r, num(k)) for r in (y, z)])
+    value = reduce(Ops.ADD, alu(Ops.MUL, load(1, x.shape, i, c, *pixel), weight), c)
+    shape = (n, oc, k * size, k * size)
+
+    def expected() -> list[np.ndarray]:
+        return [np.einsum("ncyx,coij->noyixj", x.astype(float), w.astype(float)).reshape(shape)]
+
+    return Kernel(sink(store(0, shape, [i, o, y, z], value)), [(0, np.zeros(shape, np.float32))], [x, w], expected)
+
+
 def padded_groups(n: int, groups: int, per: int, size: int, k: int, step: int, p: int = 1) -> Kernel:
     """As `padded_depthwise` with `per` channels to a group, each of whose outputs sums over all of them."""
     b = Build()

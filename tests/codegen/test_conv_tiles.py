@@ -140,6 +140,15 @@ def test_a_panel_goes_into_cache_by_loops_outside() -> None:
     assert len(block.ids) == 2
 
 
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("k", [2, 3])
+def test_pixels_that_come_from_one_are_a_loop(k: int, target: str) -> None:
+    """Nothing divides in the inner loop, and lanes are no quotients of a position."""
+    kernel = b.enlarged(2, 32, 12, 11, k)
+    program = run_all(kernel, target, interpret=target == "narrow")
+    assert {((2,), k), ((3,), k)} <= {(s.id, s.factor) for s in program.applied if isinstance(s, Split)}
+
+
 def test_loads_with_conditions_are_masked_again_only_where_asked() -> None:
     """Without mask registers a second mask costs what the rest of a row costs."""
     padded, plain = b.padded_depthwise(2, 3, 20, 7).sink, b.conv_weight(2, 3, 4, 9, 3).sink
