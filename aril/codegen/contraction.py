@@ -7,18 +7,13 @@ vector serves many multiply-adds. An operand that is strided in the lanes, or wh
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import prod
 
-from aril.codegen.accumulate import fresh_id
 from aril.codegen.analysis import Access, Nest, is_constant, length, reduce_loops_of
-from aril.codegen.chunks import CHUNKS, LARGE_NS, LEAST_NS, best_count, chunk_output
-from aril.codegen.order import nodes_of
 from aril.codegen.pairs import narrow_factors, pair_lanes, pair_loop, steps_of
-from aril.codegen.panels import Block, Stage
 from aril.codegen.plan import Plan
-from aril.codegen.prefetch import fetch_ahead
-from aril.codegen.steps import Id, Reorder, Split, Unroll, Upcast, Vectorize, operands_of
-from aril.codegen.tile_cost import STRIPS, Operand, Tile, chunks_each, least_cost, masks_rest, score
+from aril.codegen.steps import Reorder, Split, Unroll, operands_of
+from aril.codegen.tile_cost import STRIPS, Operand, Tile, least_cost, masks_rest, score
+from aril.codegen.tiling import Tiling, reduction_loads
 from aril.codegen.windows import STEPS, Window, fill_cost, panel_loops, sliding
 from aril.ops import Ops
 from aril.uop.args import AxisType
@@ -47,7 +42,7 @@ def plan_contraction(plan: Plan, nest: Nest) -> bool:
     if found is None:
         plan.undo(start)
         return False
-    _apply(plan, nest, *found)
+    Tiling(plan, nest, *found).take()
     return True
 
 
@@ -69,7 +64,7 @@ def plan_tile(plan: Plan, nest: Nest, rank: int) -> bool:
     tiles = _ranked(plan, nest, *body)
     if rank >= len(tiles):
         return False
-    _apply(plan, nest, body[0], tiles[rank])
+    Tiling(plan, nest, body[0], tiles[rank]).take()
     return True
 
 
@@ -230,12 +225,6 @@ def _operands(plan: Plan, nest: Nest, reduction: UOp, loads: list[Access]) -> tu
     return operands, [a for a in nest.accesses if _of_result(nest, a, frozenset())]
 
 
-def reduction_loads(sink: UOp) -> list[UOp]:
-    """The operands of the kernel's only reduction, in the order of a walk."""
-    reductions = [u for u in nodes_of(sink) if u.op is Ops.REDUCE]
-    return operands_of(reductions[0]) if len(reductions) == 1 else []
-
-
 def _candidates(plan: Plan, nest: Nest, reduction: UOp, width: int) -> Iterator[Tile]:
     around = frozenset().union(*[panel_loops(a) for a in nest.accesses if a.storage.op is Ops.BUFFER])
     out = [r for r in nest.loops if length(r) > 1 and (is_constant(r) or _is_free(nest, r)) and r not in around]
@@ -291,188 +280,3 @@ def _factors(nest: Nest, loop: UOp, most: int) -> list[int]:
     n = length(loop)
     found = [f for f in _FACTORS if f <= min(n, most) and (nest.repeatable or n % f == 0)]
     return found if n > most or n in found else [*found, n]
-
-
-def _apply(plan: Plan, nest: Nest, reduction: UOp, tile: Tile) -> None:
-    own, pair = steps_of(reduction), pair_loop(reduction)
-    lane_id = tile.lane.arg.id
-    why = f"register tile, {tile.cost:.3f} cycles an element"
-    across = tile.lane in own
-    outer: dict[UOp, Id] = {r: r.arg.id for r in nest.loops}
-    inner: list[Id] = []
-    if across:
-        _vectorise_depth(plan, lane_id, tile.lanes, length(tile.lane))
-    else:
-        tile_id, vector_id = _split(plan, nest, tile.lane, tile.lanes * tile.vectors, why, "masked")
-        if tile_id is None:
-            outer.pop(tile.lane)
-        else:
-            outer[tile.lane] = tile_id
-        if tile.vectors > 1:
-            plan.do(Split(vector_id, tile.lanes), "vectors of the tile")
-            plan.do(Upcast((*vector_id, 0)), "vectors of the tile")
-            inner.append((*vector_id, 0))
-            vector_id = (*vector_id, 1)
-        plan.do(Vectorize(vector_id), "lanes of the tile")
-        inner.append(vector_id)
-    copied: dict[UOp, Id] = {}
-    for row, f in tile.rows:
-        tile_id, copies = _split(plan, nest, row, f, why)
-        copied[row] = copies
-        if tile_id is None:
-            outer.pop(row)
-        else:
-            outer[row] = tile_id
-        plan.do(Upcast(copies), "rows of the tile")
-    last: Id | None = None
-    if tile.strip is not None:
-        _, row, tiles = tile.strip
-        count, tile_id = -(-length(row) // dict(tile.rows)[row]), outer[row]
-        if tiles < count:
-            plan.do(Split(tile_id, tiles, "exact" if count % tiles == 0 else "overlap"), "rows of a panel")
-            outer[row], last = (*tile_id, 0), (*tile_id, 1)
-        else:
-            outer.pop(row)
-            last = tile_id
-    within: Id | None = None
-    if tile.group > 1:
-        plan.do(Split(outer[tile.lane], tile.group, "ragged"), "neighbours' panels are filled at once")
-        outer[tile.lane], within = (*outer[tile.lane], 0), (*outer[tile.lane], 1)
-    moved = {r for r in outer for number in tile.staged if r in reduction_loads_of(reduction)[number].ranges}
-    filled = {r for a in nest.accesses if a.storage.op is Ops.BUFFER for r in panel_loops(a)}
-    moved |= filled
-    _unroll(plan, tuple([r for r in own if r not in dict(tile.blocked)]), tile)
-    if last is not None:
-        assert tile.strip is not None
-        strip = reduction_loads_of(reduction)[tile.strip[0]].ranges
-        order = [outer[r] for r in outer if r in strip] + [outer[r] for r in outer if r not in strip] + [last]
-        places = sorted(order)
-        if order != places:
-            plan.do(Reorder(tuple(order)), "a strip of rows is packed once for all tiles that use it")
-            outer = {r: places[order.index(i)] for r, i in outer.items()}
-            last = places[-1]
-    elif moved and len(outer) > 1:
-        order = [outer[r] for r in outer if r in moved] + [outer[r] for r in outer if r not in moved]
-        order += [] if within is None else [within]
-        if order != sorted(order):
-            plan.do(Reorder(tuple(order)), "a panel is filled once for all tiles that use it")
-            places = sorted(order)
-            outer = {r: places[order.index(i)] for r, i in outer.items()}
-            within = None if within is None else places[-1]
-    # costs are of two multiply-adds of vectors a cycle, at 3 GHz; of vectors of 64 bytes it is one
-    pace = 3 / max(1.0, plan.renderer.vector_bytes / 32)
-    total = nest.turns(frozenset(nest.loops) | frozenset(own)) * tile.cost / pace
-    now = plan.nest(0)
-    loops = tuple([r for r in now.loops if r.arg.kind is AxisType.LOOP and r.arg.id != within])
-    if filled:  # chunks of other loops would fill the same panels
-        around = {outer[r] for r in filled}
-        loops = tuple([r for r in loops if r.arg.id in around])
-    most, least = CHUNKS, LARGE_NS
-    plain = len(own) == 1  # windows are fetched ahead over the loops of a chunk: few and large ones
-    if last is not None:
-        # chunks of other loops than the strip's pack it again
-        strips = tuple([r for r in loops if r.arg.id in {outer[q] for q in outer if q in strip}])
-        count = prod([length(r) for r in strips])
-        loops = strips if count >= 2 * STRIPS else tuple([r for r in loops if r.arg.id != last])
-        most = CHUNKS if count >= 2 * STRIPS else 2 * max(count, STRIPS)
-    elif tile.staged:  # chunks beyond those of the panels pack again what others have packed
-        panels = prod([length(r) for r in now.loops if r.arg.id in {outer[q] for q in moved}])
-        again = max(1, int(0.15 / max(tile.packing, 1e-9)))
-        most = panels * min(again, -(-max(16, 4 * plan.renderer.cores) // panels))
-        if tile.blocked:
-            most = max(min(panels, CHUNKS), chunks_each(plan))
-        elif plain:
-            whole = min(panels, best_count(plan, total, 0.0))
-            most, least = max(whole, best_count(plan, total, total * tile.packing / panels)), LEAST_NS
-    elif plain:
-        most, least = best_count(plan, total, 0.0), LEAST_NS
-    chunk_output(plan, now, total, None, 1, loops, exact=bool(tile.blocked), most=most, least=least)
-    names = {i: i for i in inner}
-    depth = {r: r.arg.id for r in own}
-    twice = () if pair is None else (pair.arg.id,)  # the terms of a pair lie together
-    outside: list[Id] = []
-    for r, inside in tile.blocked:
-        outside.append(r.arg.id if inside == 1 else (*r.arg.id, 0))
-        if inside > 1:
-            plan.do(Split(r.arg.id, inside), "as much as a panel holds")
-            depth[r] = (*r.arg.id, 1)
-        else:
-            del depth[r]
-    if outside:
-        names = _block(plan, tuple(outside), names)
-    if tile.strip is not None and last is not None:
-        row = tile.strip[1]
-        layout = [last, *[i for r, i in depth.items() if r in strip], copied[row], *twice]
-        load = reduction_loads(plan.sink)[tile.strip[0]]
-        plan.do(Stage(operands_of(plan.sink).index(load), tuple(layout)), "a strip of rows packed in the order of use")
-    for number in tile.staged:
-        load = reduction_loads(plan.sink)[number]
-        layout = [] if within is None else [within]
-        layout += [i for r, i in depth.items() if r in reduction_loads_of(reduction)[number].ranges]
-        layout += [*[names[i] for i in inner], *twice]
-        plan.do(Stage(operands_of(plan.sink).index(load), tuple(layout)), "packed in the order of use")
-    fetch_ahead(plan)
-
-
-def reduction_loads_of(reduction: UOp) -> list[UOp]:
-    """The operands of a reduction, in the order of a walk."""
-    return operands_of(reduction)
-
-
-def _block(plan: Plan, ids: tuple[Id, ...], names: dict[Id, Id]) -> dict[Id, Id]:
-    """Take the step, and give the new ids of the loops `names` inside the updates."""
-    reduction = next(u for u in nodes_of(plan.sink) if u.op is Ops.REDUCE)
-    start = fresh_id(plan.sink)
-    outs = sorted(
-        [r for r in reduction.ranges if r.arg.kind is not AxisType.GLOBAL], key=lambda r: (r.arg.kind, r.arg.id)
-    )
-    plan.do(Block(ids), "so that a packed operand stays in cache")
-    after = {r.arg.id: (start + len(outs) + i,) for i, r in enumerate(outs)}
-    return {old: after[now] for old, now in names.items()}
-
-
-def _split(plan: Plan, nest: Nest, loop: UOp, factor: int, why: str, variable: str = "repeat") -> tuple[Id | None, Id]:
-    """(loop over tiles or None, loop inside a tile) of a tile of `factor`; `variable` is the tail where the length is
-    no constant."""
-    id, n = loop.arg.id, length(loop)
-    if not is_constant(loop):
-        full = loop.src[0].vmin >= factor and nest.repeatable and variable == "repeat"
-        plan.do(Split(id, factor, "overlap" if full else variable), why)
-        return (*id, 0), (*id, 1)
-    if n == factor:
-        return None, id
-    tail = "exact" if n % factor == 0 else ("overlap" if nest.repeatable else "peel")
-    plan.do(Split(id, factor, tail), why)
-    return (*id, 0), (*id, 1)
-
-
-def _unroll(plan: Plan, own: tuple[UOp, ...], tile: Tile) -> None:
-    """A short innermost reduction loop is copied where the body is small and registers hold what its copies share."""
-    last = max([r for r in own if r is not tile.lane], key=lambda r: r.arg.id, default=None)
-    if last is None or not is_constant(last):
-        return
-    turns = length(last)
-    if not (1 < turns <= 8 and turns * tile.accumulators <= 48):
-        return
-    if tile.accumulators + turns * (tile.kept + 1) <= plan.renderer.vector_registers:
-        plan.do(Unroll(last.arg.id), "short loop")
-
-
-def _vectorise_depth(plan: Plan, id: Id, lanes: int, n: int) -> None:
-    if n == lanes:
-        plan.do(Vectorize(id), "lanes of the reduction")
-        return
-    rest = n % lanes
-    if rest and masks_rest(plan, plan.loop(id)):
-        plan.do(Split(id, lanes, "masked"), "lanes of the reduction")
-        plan.do(Vectorize((*id, 1)), "lanes of the reduction")
-        return
-    plan.do(Split(id, lanes, "peel" if rest else "exact"), "lanes of the reduction")
-    plan.do(Vectorize((*id, 1)), "lanes of the reduction")
-    if rest >= 4:
-        part = 1 << (rest.bit_length() - 1)
-        if part == rest:
-            plan.do(Vectorize((*id, 2)), "rest of the reduction")
-        else:
-            plan.do(Split((*id, 2), part, "peel"), "rest of the reduction")
-            plan.do(Vectorize((*id, 2, 1)), "rest of the reduction")
