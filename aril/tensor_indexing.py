@@ -13,7 +13,7 @@ from aril.config import CHECK_POSITIONS
 from aril.device import DeviceError
 from aril.dtype import dtypes
 from aril.engine.capture import local
-from aril.mixin.base import bound, broadcast_shape, check_part, dim_prod, dim_sub, dim_sum
+from aril.mixin.base import bound, broadcast_shape, check_part, dim_prod, dim_sub, dim_sum, same
 from aril.ops import Ops
 from aril.tensor_alive import is_writable_view
 from aril.tensor_memory import make_writable, working_device
@@ -268,7 +268,7 @@ class _Asked:
         """`length` elements of an axis from `start` on, `step` apart. With `exact`, False where they are no view of
         whole steps."""
         if step == 1 or isinstance(length, int) and length <= 1:
-            self.parts.append((start, length))
+            self.parts.append((0 if same(length, 0) else start, length))
         else:
             low = start if step > 0 else start + (length - 1) * step
             size = abs(step)

@@ -250,12 +250,14 @@ class _Evaluator:
             return (np.left_shift if op is Ops.SHL else np.right_shift)(a, b)
         if op in (Ops.FLOORDIV, Ops.FLOORMOD, Ops.CDIV, Ops.CMOD):
             safe = np.where(b == 0, np.ones_like(b), b)
-            if op is Ops.FLOORDIV:
-                return np.floor_divide(a, safe)
-            if op is Ops.FLOORMOD:
-                return np.mod(a, safe)
             rest = np.fmod(a, safe)
-            return rest if op is Ops.CMOD else np.floor_divide(a - rest, safe)
+            out = {
+                Ops.FLOORDIV: lambda: np.floor_divide(a, safe),
+                Ops.FLOORMOD: lambda: np.mod(a, safe),
+                Ops.CMOD: lambda: rest,
+                Ops.CDIV: lambda: np.floor_divide(a - rest, safe),
+            }[op]()
+            return np.where(b == 0, np.zeros_like(out), out)
         if op is Ops.MULACC:
             return (a * b + np.asarray(src[2], dtype=kind)).astype(kind)
         if op is Ops.MUL and kind is np.bool_:

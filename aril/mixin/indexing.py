@@ -115,7 +115,7 @@ class IndexingMixin(ResizeMixin):
         """The positions as a vector where `index` repeats one for each row along axis d, all of the row: then whole
         rows are picked or written."""
         u: Any = getattr(index, "uop", index)
-        if u.op is not Ops.EXPAND or self.ndim < 2:
+        if u.op is not Ops.EXPAND or self.ndim < 2 or any(same(n, 0) for n in index.shape):
             return None
         for i, n in enumerate(self.shape):
             if i != d and not (same(u.src[0].shape[i], 1) and same(index.shape[i], n)):

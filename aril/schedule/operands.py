@@ -106,8 +106,8 @@ def _laid_out(u: UOp, old: UOp, new: UOp, readers: dict[UOp, int]) -> UOp:
     if not is_leaf(value) and value.op is not Ops.CONTIGUOUS and readers.get(below, 0) < 2:
         return new  # it may be computed in place
     if is_leaf(value) and any(m.op is Ops.CAST for m in chain):
-        final = new.dtype
-        value = value.cast(final)
+        for m in reversed(chain):  # each of several casts: one to a narrow type rounds, or takes the low bits
+            value = value.cast(m.dtype)
         for m in reversed(chain):
             value = value if m.op is Ops.CAST else m.with_src((value,))
         new = value

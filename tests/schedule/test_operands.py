@@ -82,3 +82,19 @@ def test_gradients_of_a_product_are_right() -> None:
     of_w, of_x = (hidden * hidden).sum().gradient(w, x)
     close(of_w, 2 * fx.T @ (fx @ fw))
     close(of_x, 2 * (fx @ fw) @ fw.T)
+
+
+@pytest.mark.parametrize(
+    ("kind", "narrow"),
+    [("int32", "int8"), ("int32", "uint32"), ("int64", "uint16"), ("float32", "float16"), ("float64", "int16")],
+)
+def test_every_one_of_several_casts_is_done(kind: str, narrow: str) -> None:
+    """A cast to a narrow type on the way to the type of the product was left out: its low bits, or its rounding."""
+    rng = np.random.default_rng(0)
+    a = (rng.standard_normal((24, 16)) * 100).astype(kind)
+    a[0, :3] = (-3, 300, 70000 if kind[0] == "i" else 7)
+    b = rng.standard_normal((16, 8))
+    want = a.astype(narrow).astype(np.float64) @ b
+    np.testing.assert_allclose((Tensor(a).cast(narrow) @ Tensor(b)).numpy(), want, rtol=1e-12, atol=1e-10)
+    wide = Tensor(a).realize().T.cast(narrow).cast("float64").T @ Tensor(b)
+    np.testing.assert_allclose(wide.numpy(), want, rtol=1e-12, atol=1e-10)

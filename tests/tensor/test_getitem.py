@@ -158,3 +158,13 @@ def test_what_needs_values(value):
     x = np.array([[0, 3, 0], [5, 0, 7]])
     check(value, Tensor(x).nonzero(), np.argwhere(x).astype(np.int32))
     check(value, Tensor(x).masked_select(Tensor(x > 2)), x[x > 2])
+
+
+def test_parts_of_nothing_are_well_formed():
+    """Of an empty axis backwards: the part began before the axis."""
+    from aril.uop.verify import check
+
+    x = Tensor(np.zeros((0, 3), np.float32))
+    for y in (x[::-1], x[::-2, :2], x.flip(0), x.sort(1)[0], x.gather(1, Tensor.zeros(0, 2, dtype="int32"))):
+        check(y.uop.sink(), "tensor")
+        assert y.numpy().shape == y.shape
