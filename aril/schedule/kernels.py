@@ -212,6 +212,7 @@ def _draft(
     drafts: dict[UOp, Draft] = {}
     temps: list[Temp] = []
     roots = set(sink.src)
+    alone = len({s.device for s in roots}) == 1  # parts of a sharded result lie alike
     hints = dict(zip(sink.src, sink.arg or ("",) * len(sink.src), strict=True))
     fallback = next((h for h in hints.values() if h), "")
     numbers = any(u.device is None for u in fusion.stored if u.op is not Ops.STORE)
@@ -238,7 +239,7 @@ def _draft(
             temps.append(Temp(size, dtype, device or "", u in roots))  # type: ignore[arg-type]
             align = ALIGN if size * dtype.itemsize >= LARGE_RESULT else 1
             flat = UOp(Ops.PARAM, (), ParamArg(slot, dtype, size, device=device, align=align), dtype)
-            rep[u] = placed(flat, u, fusion) if u not in roots else view_flat(flat, u.shape)
+            rep[u] = placed(flat, u, fusion, u in roots) if u not in roots or alone else view_flat(flat, u.shape)
             value = src[0] if u.op is Ops.CONTIGUOUS or u.op in OpGroup.TRANSFER else u.with_src(src)
             value = value if value.dtype is dtype else value.cast(dtype)
             _add_draft(drafts, u, rep[u], value, u.shape, device, fusion)

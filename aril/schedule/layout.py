@@ -1,15 +1,17 @@
-"""In what order a stored operand of a contraction lies in memory.
+"""In what order a stored value lies in memory.
 
-A padded image that a convolution reads in short windows is copied anyway; its order is free. In: a value that is
-stored, and how kernels use it. Out: the order of its axes in memory.
+A padded image that a convolution reads in short windows is copied anyway; its order is free. So is that of a result:
+it lies as what it is computed from. In: a value that is stored, and how kernels use it. Out: the order of its axes in
+memory.
 """
 
 from __future__ import annotations
 
 import math
 
-from aril.ops import Ops
-from aril.schedule.fuse import Fusion, Signature, concrete
+from aril.ops import OpGroup, Ops
+from aril.schedule.fuse import Fusion, Signature, concrete, nbytes
+from aril.schedule.prepare import WALK, is_flat_view
 from aril.uop import UOp
 from aril.uop.node import view_flat
 from aril.uop.shape import permute
@@ -17,9 +19,12 @@ from aril.uop.shape import permute
 ALIAS = 2048  # rows a multiple of this many bytes apart push one another out of the first-level cache
 
 
-def placed(flat: UOp, u: UOp, fusion: Fusion) -> UOp:
+LARGE = 1 << 18  # bytes of a result from which the order of its operands is worth a view: reading it may be slower
+
+
+def placed(flat: UOp, u: UOp, fusion: Fusion, is_result: bool) -> UOp:
     """Flat storage for the value `u`, seen at its shape."""
-    order = memory_order(u, fusion)
+    order = order_of_operands(u) if is_result else memory_order(u, fusion)
     if order is None:
         return view_flat(flat, u.shape)
     there = view_flat(flat, tuple([u.shape[a] for a in order]))
@@ -46,6 +51,30 @@ def memory_order(u: UOp, fusion: Fusion) -> tuple[int, ...] | None:
                     row = math.prod([concrete(u.shape[a]) for a in (*sums, *rest[at:])]) * u.dtype.itemsize
                     return None if row % ALIAS == 0 else (*rest[:at], *sums, *rest[at:])
     return None
+
+
+def order_of_operands(u: UOp) -> tuple[int, ...] | None:
+    """The axes of an elementwise result from the outside in, as all its operands of that size lie in memory; None for
+    the order they have.
+
+    ``x.T * 2`` is then a walk along memory, as ``x * 2`` is, and seen transposed. `contiguous()` asks for the other
+    order.
+    """
+    if u.op not in OpGroup.ELEMENTWISE or not all(isinstance(d, int) for d in u.shape) or nbytes(u) < LARGE:
+        return None
+    orders: set[tuple[int, ...]] = set()
+    stack, seen = [u], {u}
+    while stack and len(orders) < 2 and len(seen) <= WALK:
+        n = stack.pop()
+        if n.op in OpGroup.ELEMENTWISE:
+            more = [s for s in n.src if s.shape == u.shape and s not in seen]
+            stack.extend(more)
+            seen.update(more)
+        elif n.op is Ops.PERMUTE and is_flat_view(n.src[0]):
+            orders.add(tuple([n.arg.index(a) for a in range(len(n.arg))]))
+        elif n.op is not Ops.EXPAND:
+            return None
+    return orders.pop() if not stack and len(orders) == 1 else None
 
 
 def _kinds(signature: Signature, axes: list[int]) -> tuple[list[int], list[int]]:

@@ -1,10 +1,11 @@
-"""The order in memory of a padded image that a convolution reads."""
+"""The order in memory of a padded image that a convolution reads, and of results."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
+from aril import Tensor, jit
 from aril.ops import Ops
 from aril.schedule import Schedule
 from tests.schedule.graphs import check, put, scheduled
@@ -39,3 +40,44 @@ def test_channels_of_a_row_lie_together() -> None:
 def test_the_order_stays_where_it_does_not_help(image: tuple[int, ...], weight: tuple[int, ...], groups: int) -> None:
     y = put(draw(*image)).conv2d(put(draw(*weight)), padding=1, groups=groups)
     assert stored_through(scheduled(y)) == []
+
+
+def in_memory(t: Tensor) -> np.ndarray:
+    """The numbers of a realized tensor as they lie in memory."""
+    return np.frombuffer(t.realize().uop.base.storage.as_memoryview(), np.float32)
+
+
+def test_a_result_lies_as_what_it_is_computed_from() -> None:
+    a, b, c = draw(300, 70, 11), draw(300, 70, 11), draw(70)
+    x, y, row = (Tensor(v).realize() for v in (a, b, c))
+    made = x.permute(2, 0, 1) * 2 + y.permute(2, 0, 1) * row.reshape(1, 1, 70)
+    want = a.transpose(2, 0, 1) * 2 + b.transpose(2, 0, 1) * c
+    np.testing.assert_array_equal(in_memory(made), want.transpose(1, 2, 0).ravel())
+    np.testing.assert_array_equal(made.numpy(), want)
+    np.testing.assert_array_equal(in_memory(made.contiguous()), want.ravel())
+    np.testing.assert_allclose(made.sum(0).numpy(), want.sum(0), rtol=1e-5, atol=1e-5)
+    made += 1  # a view of its memory, written to
+    np.testing.assert_array_equal(made.numpy(), want + 1)
+
+
+def test_a_result_of_operands_in_several_orders_is_row_by_row() -> None:
+    a = draw(300, 300)
+    x = Tensor(a).realize()
+    for made, want in (
+        (x.T + x, a.T + a),
+        (x.T.contiguous(), a.T),
+        ((x.T * 2).flip(0) + x.T, np.flip(a.T * 2, 0) + a.T),
+        (x[:100, :100].T * 2, a[:100, :100].T * 2),  # small
+    ):
+        np.testing.assert_array_equal(in_memory(made), want.ravel())
+
+
+def test_replays_give_results_in_the_order_of_their_operands() -> None:
+    f = jit(lambda x: (x.T.exp(), x.T * 2))
+    for _ in range(4):
+        a = draw(260, 301)
+        e, twice = f(Tensor(a).realize())
+        np.testing.assert_array_equal(in_memory(twice), (a * 2).ravel())
+        np.testing.assert_array_equal(twice.numpy(), a.T * 2)
+        np.testing.assert_allclose(e.numpy(), np.exp(a.T), rtol=1e-6)
+        np.testing.assert_allclose((twice.T @ twice).numpy(), 4 * a @ a.T, rtol=1e-4, atol=1e-3)
