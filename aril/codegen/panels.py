@@ -177,7 +177,7 @@ class Keep(Step):
     after:  END(STORE(out[j], AFTER(panel, s)[j] / s), j)
             with s = REDUCE(AFTER(e, STORE(panel[k], e)), k) and e = EXP2(x[k])
 
-    Needed: two loops of one known length, and a function of some cost (`kept`) that both compute.
+    Needed: two loops of one length, known or not, and a function of some cost (`kept`) that both compute.
     """
 
     id: Id
@@ -198,7 +198,7 @@ class Keep(Step):
 
 def kept(sink: UOp, k: UOp, j: UOp) -> tuple[UOp, UOp, UOp] | None:
     """(reduction over `k`, a costly value in it, the same value at `j`) where the kernel computes both."""
-    if k.src[0].op is not Ops.CONST or k.src[0] is not j.src[0]:
+    if k.src[0] is not j.src[0]:
         return None
     nodes = sink.toposort()
     for u in nodes:

@@ -218,7 +218,14 @@ def _peeled(ctx: tuple[UOp, list[tuple[UOp, tuple[UOp, ...]]]], u: UOp) -> UOp |
     made = [_closed(u, others, loop, turn, loops) for turn, loops in parts]
     if len(made) == 1:
         return made[0]
-    return joined(u.arg[0], *made) if u.op is Ops.REDUCE else UOp.group(*made)
+    if u.op is Ops.REDUCE:
+        return joined(u.arg[0], *made)
+    outer = [s for s in others[1:] if s.op is Ops.RANGE]
+    if outer and any(n.op is Ops.REDUCE and loop not in n.ranges for n in u.src[0].toposort()):
+        # what is reduced for a row is so once, ahead of the row's results and of their rest
+        made = [_closed(u, others[:1], loop, turn, loops) for turn, loops in parts]
+        return UOp(Ops.END, (UOp.group(*made), *outer))
+    return UOp.group(*made)
 
 
 _PEELED = Rules(
