@@ -23,6 +23,8 @@ def split_residues(plan: Plan, index: int) -> None:
 
     before: sum over k of 3 of (r - k) % 2 == 0 ? x[(r - k) // 2, k] : 0
     after:  for r = 2*q the terms k = 0 and 2, for r = 2*q + 1 the term k = 1
+
+    Positions beyond a multiple of the divisor are a nest of their own.
     """
     nest = plan.nest(index)
     turns = [nest.turns(frozenset(g)) for g in nest.groups]
@@ -32,10 +34,13 @@ def split_residues(plan: Plan, index: int) -> None:
     for t in turns:
         copies *= t
     for loop, by in _asked(nest).items():
-        if length(loop) > by and length(loop) % by == 0 and copies * by <= _COPIES:
+        if length(loop) > by and copies * by <= _COPIES:
             copies *= by
-            plan.do(Split(loop.arg.id, by, "exact"), "what counts depends on the remainder")
+            rest = length(loop) % by
+            plan.do(Split(loop.arg.id, by, "peel" if rest else "exact"), "what counts depends on the remainder")
             plan.do(Upcast((*loop.arg.id, 1)), "what counts depends on the remainder")
+            if rest > 1:
+                plan.do(Upcast((*loop.arg.id, 2)), "what counts depends on the remainder")
             plan.rename(loop.arg.id, (*loop.arg.id, 0))
 
 
