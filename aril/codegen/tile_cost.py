@@ -25,6 +25,8 @@ _GATHER = 2.0  # cycles to bring two numbers together
 _GATE = 3.0  # cycles of the conditions of a vector's load
 _BRANCH = 1.0  # cycles of the conditions of a number: they are predicted, but take instructions
 _MASK = 0.5  # of lanes that are left out
+_CROWD = 1.5  # cycles that lines cost which the first-level cache has no room for beside a panel
+_REFILL = 0.6  # cycles a number to fill a panel again
 _FETCH = 24.0  # cycles for a line whose neighbours in time lie in other pages
 
 
@@ -130,17 +132,20 @@ def score(
         gate = _GATE if x.access.gated else 0.0
         if not x.uses(lane):
             loads += count * (_broadcast_cost(x, tile) + (_BRANCH if x.access.gated else 0.0))
-            if _is_scattered(x, own) or x.is_loose:
-                tiles = _strip_tiles(plan, nest, x, own, tile)
-                if tiles is not None and strip is None:
-                    uses = prod([length(r) for r in nest.loops if not x.uses(r)]) / (tile.lanes * tile.vectors)
-                    strip = (x.number, *tiles)
-                    staging += (_FETCH if _is_scattered(x, own) else _GATHER * count) / max(1.0, uses)
-                    traffic -= _traffic(plan, x, own, tile)
-                elif x.is_loose:
-                    return None
-                else:
-                    staging += _FETCH
+            apart = x.is_loose or _is_scattered(x, own)
+            tiles = _strip_tiles(plan, nest, x, own, tile) if strip is None else None
+            uses = max(1.0, prod([length(r) for r in nest.loops if not x.uses(r)]) / (tile.lanes * tile.vectors))
+            if apart and tiles is not None:
+                strip = (x.number, *tiles)
+                staging += (_FETCH if _is_scattered(x, own) else _GATHER * count) / uses
+                traffic -= _traffic(plan, x, own, tile)
+            elif tiles is not None and _is_crowded(x, own, tile):
+                again = _REFILL * tile.lanes * tile.vectors / tiles[1]  # the other operand's panel, for every strip
+                strip = (x.number, *tiles) if _FETCH / uses + again < _CROWD else None
+            elif x.is_loose:
+                return None
+            elif apart:
+                staging += _FETCH
             continue
         count *= tile.vectors
         kept += tile.vectors if count < accumulators else 0
@@ -236,13 +241,19 @@ def _broadcast_cost(x: Operand, tile: Tile) -> float:
     return 1.05 if apart else 1.0
 
 
-def _is_scattered(x: Operand, own: tuple[UOp, ...]) -> bool:
-    """Whether every step of the reduction reads another line of the operand, and they do not stay in cache."""
+def _is_scattered(x: Operand, own: tuple[UOp, ...], most: int = _LINES) -> bool:
+    """Whether every step of the reduction reads another line of the operand, more than `most`, which stay in cache."""
     strides = [abs(x.access.stride(r) or 0) * x.access.itemsize for r in own if x.uses(r)]
     if not strides or min(strides) < 4 * _LINE:
         return False
     steps = prod([length(r) for r in own if x.uses(r)])
-    return steps > _LINES or min(strides) % _WAY == 0 and steps > _WAYS
+    return steps > most or min(strides) % _WAY == 0 and steps > _WAYS
+
+
+def _is_crowded(x: Operand, own: tuple[UOp, ...], tile: Tile) -> bool:
+    """Whether the lines of a sum's steps do not stay in the first-level cache beside those of a panel."""
+    beside = tile.lanes * tile.vectors * x.itemsize / _LINE
+    return _is_scattered(x, own, int(_LINES / (1 + beside)))
 
 
 def _strip_tiles(plan: Plan, nest: Nest, x: Operand, own: tuple[UOp, ...], tile: Tile) -> tuple[UOp, int] | None:

@@ -444,3 +444,16 @@ def test_groups_of_panels_that_do_not_come_out_even() -> None:
     kernel = b.matmul(61, 821, 300)
     assert any(isinstance(s, Stage) and len(s.inner) == 4 for s in plan_of(kernel, "avx2", cores=2).steps)
     run_all(kernel, "avx2", interpret=False)
+
+
+@pytest.mark.parametrize("size", [(1639, 373, 1433, 0), (1639, 240, 1433, None), (300, 257, 411, None)], ids=str)
+def test_rows_by_columns_are_packed_where_a_panel_takes_their_place_in_cache(size: tuple[int, ...]) -> None:
+    """`a.T @ b` reads a line of `a` at each step: 373 of them, and as many of a panel, do not fit 32 KiB. Where strips
+    are short, filling the panels of `b` for each costs more."""
+    m, k, n, packed = size
+    first = [s.operand for s in steps(b.matmul(m, n, k, "tn"), Stage)][:1]
+    assert (first == [0]) == (packed == 0)
+
+
+def test_packed_strips_of_crowded_rows() -> None:
+    run_all(b.matmul(700, 500, 311, "tn"), "avx2", interpret=False)
