@@ -72,6 +72,7 @@ class MemoryWriter(Writer):
 
     def factor(self, u: UOp) -> int:
         """A number that divides every value of the integer expression `u` (0 for the constant 0)."""
+        most = 1 << 20
         for n in u.toposort(lambda n: n not in self.factors):
             if n in self.factors:
                 continue
@@ -79,13 +80,15 @@ class MemoryWriter(Writer):
             if n.op is Ops.CONST:
                 f[n] = abs(int(n.arg))
             elif n.op is Ops.MUL:
-                f[n] = min(f[n.src[0]] * f[n.src[1]], 1 << 20)
+                f[n] = math.gcd(
+                    f[n.src[0]] * f[n.src[1]], most
+                )  # a power of two: what divides counts, not what is less
             elif n.op in (Ops.ADD, Ops.SUB, Ops.MAX):
                 f[n] = math.gcd(f[n.src[0]], f[n.src[1]])
             elif n.op is Ops.WHERE:
                 f[n] = math.gcd(f[n.src[1]], f[n.src[2]])
             elif n.op is Ops.SHL and n.src[1].op is Ops.CONST:
-                f[n] = min(f[n.src[0]] << min(int(n.src[1].arg), 20), 1 << 20)
+                f[n] = math.gcd(f[n.src[0]] << min(int(n.src[1].arg), 20), most)
             elif n.op is Ops.CAST and n.dtype.kind in "iu" and n.src[0].dtype.kind in "iu":
                 f[n] = f[n.src[0]]
             elif n.op is Ops.PARAM:

@@ -410,6 +410,20 @@ def test_nontemporal_accesses_stay_vectors() -> None:
     assert text.count("!nontemporal") == 2 and "movnt" in compile_ir_to_asm(text)
 
 
+@pytest.mark.parametrize(
+    ("apart", "align"), [(48, 64), (6, 8), (33554434, 8), (3 << 19, 64), (2000002, 8), (1 << 21, 64)]
+)
+def test_a_vector_is_as_aligned_as_its_place_whatever_the_step(apart: int, align: int) -> None:
+    """Steps beyond 2**20 elements were taken for multiples of it: aligned stores to places that are not crashed."""
+    i = UOp.range(4, 0)
+    p, q = (UOp.param(n, dtypes.float32, 4 * apart, align=64) for n in range(2))
+    place = UOp(Ops.MUL, (i, UOp.const(dtypes.weakint, apart)))
+    sink = UOp.sink(at(p, place, 4).store(at(q, place, 4).load()).end(i))
+    text = HOST.render("k", linearize(assign_types(sink)).src)
+    (store,) = [line for line in text.splitlines() if line.startswith("  store <4 x float>")]
+    assert f"align {align}," in store
+
+
 def test_a_maximum_is_a_few_instructions_and_keeps_nan() -> None:
     zero = UOp.const(dtypes.weakint, 0)
     loads = [at(UOp.param(i, dtypes.float32, 8), zero, 8).load() for i in (1, 2)]
