@@ -7,6 +7,8 @@ import pytest
 
 from aril import Tensor, dtypes, jit
 from aril.tensor_alive import is_storage_view
+from aril.uop import UOp
+from aril.uop.verify import check
 from tests.operations import FUNCTIONS, TABLE, Row, result
 
 RNG = np.random.default_rng(0)
@@ -56,6 +58,15 @@ def test_values_over_all_layouts(row):
     for (name, t), expected in zip(got, want, strict=True):
         assert t.shape == np.shape(expected), name
         np.testing.assert_allclose(t.numpy(), expected, rtol=1e-12, atol=1e-14, err_msg=name)
+
+
+@rows
+def test_graphs_are_of_the_tensor_form(row):
+    """As `SPEC=1` and the saving of captured functions ask; the gradients' graphs too."""
+    x = [Tensor.empty(2, 3, dtype=dtypes.float32 if "f" in row.takes else dtypes.int32) for _ in range(row.count)]
+    out = row.f(*x)
+    grads = out.sum().gradient(*x) if row.grad and out.dtype.kind == "f" else ()
+    check(UOp.sink(*[t.uop for t in (out, *grads)]), "tensor")
 
 
 @pytest.mark.parametrize("row", [r for r in TABLE if r.grad], ids=[r.name for r in TABLE if r.grad])

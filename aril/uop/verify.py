@@ -199,7 +199,7 @@ def _scatter_fits(u: UOp) -> bool:
 
 
 _NOT_TENSOR = frozenset({
-    Ops.RANGE, Ops.END, Ops.LOAD, Ops.IF, Ops.ENDIF, Ops.WMMA, Ops.SHUFFLE, Ops.BARRIER, Ops.MULACC, Ops.STAGE,
+    Ops.RANGE, Ops.END, Ops.LOAD, Ops.IF, Ops.ENDIF, Ops.WMMA, Ops.SHUFFLE, Ops.BARRIER, Ops.STAGE,
 })  # fmt: skip
 
 _TENSOR = [
