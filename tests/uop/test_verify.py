@@ -149,3 +149,14 @@ def test_an_error_names_the_line_that_made_the_node():
 def test_a_form_that_does_not_exist_is_an_error():
     with pytest.raises(ValueError, match="tensor, kernel, program"):
         check(copy_kernel(), "kernels")
+
+
+def test_polynomials_stand_in_the_tensor_form():
+    """`erf` and `tanh` are written with MULACC, which their derivatives know: SPEC=1 refused their graphs."""
+    from aril import Tensor
+
+    x = Tensor([1.0, 2.0]).realize()
+    y = x.gelu()
+    for u in (y.uop, (x.tanh() * y).sum().gradient(x)[0].uop):
+        assert any(n.op is Ops.MULACC for n in u.toposort())
+        check(u.sink(), "tensor")
