@@ -7,6 +7,7 @@ from typing import Any
 
 from aril.dtype import DTypeLike, dtypes, promote, strong, to_dtype
 from aril.mixin.base import as_int, dim_sub, shape_arg
+from aril.tensor_data import check_range
 from aril.tensor_memory import elements, working_device
 from aril.tensor_places import canonical_place
 from aril.uop import UOp
@@ -37,6 +38,8 @@ class CreationMixin:
             if isinstance(d, int) and d < 0:
                 raise ValueError(f"full: a dimension is at least 0, not {d} (shape {shape})")
         kind = strong(dtypes.from_py(fill_value)) if dtype is None else to_dtype(dtype)
+        if dtype is None and kind.kind == "i":
+            check_range("full", (fill_value,), kind)
         one = UOp.const(kind, fill_value)
         return cls._of(one._reshape((1,) * len(shape))._expand(shape) if shape else one, device)
 
@@ -171,6 +174,8 @@ class CreationMixin:
         >>> Tensor([1.0, 2.0]).full_like(7).tolist()
         [7.0, 7.0]
         """
+        if dtype is None:
+            self._unchanged(fill_value, "full_like")
         return self.full(self.shape, fill_value, dtype or self.dtype, device or working_device(self))
 
     def zeros_like(self: Any, dtype: DTypeLike | None = None, device: Any = None) -> Any:

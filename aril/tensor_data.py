@@ -22,7 +22,7 @@ def uop_of_data(data: Any, dtype: DType | None, device: Any) -> UOp:
     if data.__class__ in (bool, int, float):
         kind = dtype or strong(dtypes.from_py(data))
         if dtype is None:
-            _check_range((data,), kind)
+            check_range("Tensor", (data,), kind)
         return UOp.const(kind, data)
     place = device if device is not None else Device.DEFAULT
     if isinstance(data, (bytes, bytearray, memoryview)) and not hasattr(data, "__array_interface__"):
@@ -48,12 +48,12 @@ def uop_of_data(data: Any, dtype: DType | None, device: Any) -> UOp:
     return uop_of_array(array, dtype, place)
 
 
-def _check_range(numbers: Any, kind: DType) -> None:
+def check_range(what: str, numbers: Any, kind: DType) -> None:
     """ValueError where one of `numbers` does not fit the default type that they take. (A type that is asked for
     wraps them.)"""
     if kind.kind == "i" and numbers and not kind.min <= min(numbers) <= max(numbers) <= kind.max:
         far = next(n for n in numbers if not kind.min <= n <= kind.max)
-        raise ValueError(f"Tensor: {far} does not fit {kind.name}, the default integer type; give dtype='int64'")
+        raise ValueError(f"{what}: {far} does not fit {kind.name}, the default integer type; give dtype='int64'")
 
 
 def _numpy() -> Any:
@@ -80,7 +80,7 @@ def uop_of_list(data: Any, dtype: DType | None, place: Any) -> UOp:
         kinds = {x.__class__ for x in flat}
         if kinds <= {bool, int, float}:
             dtype = strong(promote(*[dtypes.from_py(k()) for k in kinds])) if kinds else dtypes.default_float()
-            _check_range(flat, dtype)
+            check_range("Tensor", flat, dtype)
         else:
             return uop_of_array(np.asarray(data), None, place)
     if dtype.kind in "iu":

@@ -46,7 +46,7 @@ class TensorIndexing:
         if not make_writable(self):
             self._own_storage()
             view = _views(self, key, for_store=True)[0]
-        v = value if isinstance(value, type(self)) else view.ufix(value)
+        v = value if isinstance(value, type(self)) else view._unchanged(value, "indexing")
         v = v.cast(self.dtype)
         if v._device is not None and self._device is not None and v._device != self._device:
             v = v.to(self._device)
@@ -58,7 +58,7 @@ class TensorIndexing:
 
     def _set_where(self: Any, mask: Any, value: Any) -> bool:
         """`x[mask] = value` as a selection, where the value fits wherever the mask may hold."""
-        v = value if isinstance(value, type(self)) else self.ufix(value)
+        v = value if isinstance(value, type(self)) else self._unchanged(value, "indexing")
         rest = self.ndim - mask.ndim
         if mask.shape != self.shape[: mask.ndim]:
             raise IndexError(f"indexing: a mask of shape {mask.shape} does not fit the first axes of {self.shape}")
@@ -71,7 +71,7 @@ class TensorIndexing:
         return True
 
     def _set_picked(self: Any, key: Any, value: Any) -> None:
-        v = (value if isinstance(value, type(self)) else self.ufix(value)).cast(self.dtype)
+        v = (value if isinstance(value, type(self)) else self._unchanged(value, "indexing")).cast(self.dtype)
         place = working_device(self)
         if v._device is not None and place is not None and v._device != place:
             v = v.to(place)

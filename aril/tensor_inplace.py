@@ -99,7 +99,7 @@ class InPlaceMixin:
         >>> x.assign(x * 10).tolist()
         [10.0, 20.0]
         """
-        value: Any = x if isinstance(x, InPlaceMixin) else self.ufix(x)
+        value: Any = x if isinstance(x, InPlaceMixin) else self._unchanged(x, "assign")
         if value.dtype is not self.dtype:
             raise TypeError(f"assign: {value.dtype.name} values for a {self.dtype.name} tensor; cast them first")
         if value.shape != self.shape:

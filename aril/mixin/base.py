@@ -17,6 +17,10 @@ Dim = Any  # an int, or an expression where a dimension is symbolic
 Shape = tuple[Dim, ...]
 
 
+# With a multiple of 2**bits more the result is the same: integers that do not fit are taken as they wrap.
+_MODULAR = frozenset({Ops.ADD, Ops.SUB, Ops.MUL, Ops.POW, Ops.AND, Ops.OR, Ops.XOR})
+
+
 class BaseMixin:
     """What a value must offer. Movement primitives take complete, checked arguments; the public methods check."""
 
@@ -208,9 +212,22 @@ class BaseMixin:
             return self._const(d, x)
         return self._lift(x)
 
+    def _holds(self, x: int) -> bool:
+        """Whether the constant that `ufix` makes of an integer is that integer: a float is as near as it gets."""
+        d = self.dtype if self.dtype.kind != "b" else dtypes.default_int()
+        return d.kind == "f" or d.weak or d.min <= x <= d.max
+
+    def _unchanged(self, x: Any, what: Any) -> Self:
+        """`ufix` of a number that is not to wrap. Errors: ValueError for an integer that the type does not hold."""
+        if x.__class__ is int and not self._holds(x):
+            name = what.name.lower() if isinstance(what, Ops) else what
+            raise ValueError(f"{name}: {x} does not fit {self.dtype.name}; cast the tensor to a wider type first")
+        return self.ufix(x)
+
     def _matched(self, other: Any, op: Any = "operation") -> tuple[Self, Self]:
-        """`self` and `other` in one dtype and (scalars aside) one shape."""
-        a, b = self, self.ufix(other)
+        """`self` and `other` in one dtype and (scalars aside) one shape. Errors: ValueError for an integer that does
+        not fit, unless `op` gives the same with what it wraps to."""
+        a, b = self, self.ufix(other) if op in _MODULAR else self._unchanged(other, op)
         if a.dtype is not b.dtype:
             a, b = a._promoted(b)
         sa, sb = a.shape, b.shape

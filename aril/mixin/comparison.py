@@ -38,9 +38,9 @@ class ComparisonMixin(BaseMixin):
     # --- comparison ---
 
     def _compare(self, op: Ops, x: Any, reverse: Any = False) -> Self:
-        if x.__class__ is int and self.dtype.kind in "iu" and not self.dtype.min <= x <= self.dtype.max:
-            # Beyond every value of the type: what it is compared with must not wrap.
-            return self.cast(dtypes.float64)._binary(op, float(x), reverse)
+        if x.__class__ is int and not self._holds(x):  # beyond every value of the type: the same for all elements
+            holds = op is Ops.CMPNE or (op is Ops.CMPLT and (x < 0 if reverse else x > 0))
+            return self._alu(Ops.CMPEQ if holds else Ops.CMPNE, self)
         return self._binary(op, x, reverse)
 
     def eq(self, x: Any) -> Self:
@@ -145,7 +145,8 @@ class ComparisonMixin(BaseMixin):
         elif x.__class__ in scalars and y.__class__ in scalars:
             d = promote(dtypes.from_py(x), dtypes.from_py(y))
             d = strong(d) if self._always_concrete else d
-            a, b = self._const(d, x), self._const(d, y)
+            one = self._const(d, 0)
+            a, b = one._unchanged(x, "where"), one._unchanged(y, "where")
         else:
             a, b = self._lift(x)._matched(self._lift(y) if y.__class__ not in scalars else y, "where")
         shapes = {s for s in (cond.shape, a.shape, b.shape) if s}

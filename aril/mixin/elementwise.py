@@ -133,7 +133,7 @@ class ElementwiseMixin(ComparisonMixin):
             return (
                 a._alu(Ops.FDIV, b)._alu(Ops.TRUNC) if a.dtype.kind == "f" else _integer(a)._alu(Ops.CDIV, _integer(b))
             )
-        a, b = self._matched(x, "div")
+        a, b = self._matched(float(x) if x.__class__ is int and not self._holds(x) else x, "div")
         if a.dtype.kind != "f":
             a, b = a.cast(dtypes.default_float()), b.cast(dtypes.default_float())
         return b._alu(Ops.FDIV, a) if reverse else a._alu(Ops.FDIV, b)
@@ -300,19 +300,23 @@ class ElementwiseMixin(ComparisonMixin):
         return (exponent < 0).where(inverse, out)
 
     def maximum(self, x: Any) -> Self:
-        """The greater of both; NaN where either is NaN.
+        """The greater of both; NaN where either is NaN. ValueError for an integer above all of the type's.
 
         >>> Tensor([1, 5]).maximum(3).tolist()
         [3, 5]
         """
-        return self._binary(Ops.MAX, x)
+        if x.__class__ is int and x < 0 and not self._holds(x):
+            return self._as_value()
+        return self._binary(Ops.MAX, self._unchanged(x, "maximum") if x.__class__ is int else x)
 
     def minimum(self, x: Any) -> Self:
-        """The lesser of both; NaN where either is NaN.
+        """The lesser of both; NaN where either is NaN. ValueError for an integer below all of the type's.
 
         >>> Tensor([1, 5]).minimum(3).tolist()
         [1, 3]
         """
+        if x.__class__ is int and x > 0 and not self._holds(x):
+            return self._as_value()
         a, b = self._matched(x, "minimum")
         if isinstance(x, (int, float)) and a.dtype.kind == "f":  # stays a constant: a tie is a constant's (autograd)
             return a._mirrored()._alu(Ops.MAX, a.const_like(-x))._mirrored()
@@ -415,7 +419,8 @@ class ElementwiseMixin(ComparisonMixin):
         return self._shift(Ops.SHR, x, reverse)
 
     def _shift(self, op: Ops, x: Any, reverse: Any) -> Self:
-        a, b = self._matched(x, op)
+        count = min(x, 64) if x.__class__ is int and not reverse else x  # 64 shifts everything out, and fits
+        a, b = self._matched(count, op)
         a, b = (b, a) if reverse else (a, b)
         if a.dtype.kind == "f":
             raise TypeError(f"{op.name.lower()} needs integers, not {self.dtype.name} and {_dtype_name(x)}")

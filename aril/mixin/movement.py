@@ -270,6 +270,7 @@ class MovementMixin(OperatorMixin):
         if all(same(b, 0) and same(a, 0) for b, a in pairs):
             return self._as_value()
         if mode == "constant":
+            self._unchanged(value, "pad")
             if any(same(d, 0) for d in self.shape):
                 return self.const_like(value)._broadcast_to(
                     tuple([dim_sum(d, b, a) for d, (b, a) in zip(self.shape, pairs, strict=True)])

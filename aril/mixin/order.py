@@ -189,6 +189,8 @@ class OrderMixin(IndexingMixin):
             if i != d
         ):
             raise ValueError(f"{what}: index {index.shape} is longer than {self.shape} outside of axis {dim}")
+        if src.__class__ is not self.__class__:
+            self._unchanged(src, what)
         source = src if src.__class__ is self.__class__ else self.const_like(src)._broadcast_to(index.shape)
         if source.dtype is not self.dtype:
             raise TypeError(f"{what}: src is {source.dtype.name}, this value {self.dtype.name}; cast one of them")

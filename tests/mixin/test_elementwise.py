@@ -277,3 +277,53 @@ def test_bitcast(value):
     check(value, Tensor(x.view(np.uint8)).bitcast("float32"), x)
     with pytest.raises(ValueError, match="divide"):
         Tensor(np.zeros(3, np.uint8)).bitcast("float32")
+
+
+INTEGERS = [dtypes.int8, dtypes.uint8, dtypes.int32, dtypes.uint32, dtypes.int64, dtypes.uint64]
+
+
+@pytest.mark.parametrize("dtype", INTEGERS, ids=str)
+@pytest.mark.parametrize(
+    "f", [operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne], ids=lambda f: f.__name__
+)
+def test_comparisons_with_integers_beyond_the_type_are_exact(f, dtype):
+    """Python's own integers are the reference. int64 was compared as float64, which has no 2**63 - 1."""
+    values = [dtype.min, dtype.min + 1, 0, 1, dtype.max - 1, dtype.max]
+    x = Tensor(np.array(values, dtype.name))
+    for n in (dtype.max, dtype.max + 1, dtype.min, dtype.min - 1, 2 * dtype.max + 2, 2**64, -(2**64), 10**400):
+        assert f(x, n).tolist() == [f(v, n) for v in values]
+        assert f(n, x).tolist() == [f(n, v) for v in values]
+
+
+@pytest.mark.parametrize("dtype", INTEGERS, ids=str)
+def test_limits_beyond_the_type_limit_nothing(dtype):
+    values = [dtype.min, 1, dtype.max]
+    x, low, high = Tensor(np.array(values, dtype.name)), dtype.min - 1, dtype.max + 1
+    for y in (x.clip(low, high), x.maximum(low), x.minimum(high), x.clip(max=high), x.clip(min=low)):
+        assert y.tolist() == values and y.dtype is dtype
+    assert x.clip(low, 1).tolist() == np.minimum(np.array(values, dtype.name), 1).tolist()
+
+
+def test_integers_beyond_the_type_wrap_only_where_all_integers_do():
+    """They were taken modulo 2**bits: 255 // 300 was 5, and a fill of 300 was 44."""
+    data = np.array([1, 200, 255], np.uint8)
+    x = Tensor(data)
+    for f in (operator.add, operator.sub, operator.mul, operator.and_, operator.or_, operator.xor):
+        assert f(x, 300).tolist() == f(data.astype(int), 300).astype(np.uint8).tolist()
+    assert (x / 256).tolist() == (data / np.float32(256)).tolist()
+    assert (256 / x).tolist() == (np.float32(256) / data).tolist()
+    assert (x << 256).tolist() == (x >> 256).tolist() == [0, 0, 0]
+    y = Tensor(data).realize()
+    refused = [
+        lambda: x // 300, lambda: x % -1, lambda: 300 // x, lambda: x.fmod(300),
+        lambda: x.div(300, rounding_mode="trunc"),
+        lambda: x.maximum(300), lambda: x.minimum(-1), lambda: x.clip(300, 400), lambda: (x > 1).where(x, 300),
+        lambda: (x > 1).where(-1, x), lambda: x.masked_fill(x > 1, 300), lambda: x.pad((1, 1), value=-1),
+        lambda: x.full_like(300), lambda: x.scatter(0, Tensor([0]), 300), lambda: y.__setitem__(0, 300),
+        lambda: y.__setitem__(y > 1, 300), lambda: y.__setitem__(Tensor([0]), 300), lambda: Tensor.full((2,), 2**40),
+        lambda: (x > 1).where(2**40, 0),
+    ]  # fmt: skip
+    for g in refused:
+        with pytest.raises(ValueError, match=r"(300|-1|1099511627776) does not fit u?int(8|32)"):
+            g()
+    assert y.tolist() == [1, 200, 255]
