@@ -1,7 +1,8 @@
 """EXP2, LOG2, SIN and POW of float32 and float64 in operations that every target has: no tables, no branches.
 
 In comes an expression, scalar or vector; out goes one in additions, products, comparisons and bit operations. The
-polynomials interpolate at Chebyshev nodes, computed in 200-bit arithmetic; their errors are below 2**-27 and 2**-56.
+polynomials interpolate at Chebyshev nodes, computed in 200-bit arithmetic; their errors are below 2**-27 and 2**-56,
+below 2**-29 where sines and powers of float32 are evaluated in float64.
 """
 
 from __future__ import annotations
@@ -38,13 +39,18 @@ _LOG2 = {
                      -0.0769038835824262, 0.078603116517106, -0.09066295929036122, 0.08115768710202004,
                      -0.034065899567745014),
 }  # fmt: skip
-# (sin(r) / r - 1) / z in z = r**2 up to (pi / 2)**2
-_SIN = {
-    dtypes.float32: (-0.1666666716337204, 0.00833333283662796, -0.00019841086759697646, 2.753645958364359e-06,
-                     -2.4080094362943782e-08),
-    dtypes.float64: (-0.16666666666666666, 0.008333333333333316, -0.00019841269841254966, 2.7557319219160833e-06,
-                     -2.505210761669045e-08, 1.6058977292642743e-10, -7.643969663988074e-13, 2.7314368769379893e-15),
-}  # fmt: skip
+# as _EXP2 and _LOG2, evaluated in float64 for powers of float32
+_EXP2_OF_POWER = (0.6931471805599453, 0.24022650922288757, 0.055504108839096185, 0.009618056678524637,
+                  0.001333350238616277, 0.0001546144469856913, 1.5297323760701075e-05)  # fmt: skip
+_LOG2_OF_POWER = (-0.7213475205087717, 0.4808983510937311, -0.3606737269394331, 0.2885381588747589,
+                  -0.24045144080967754, 0.20614907197948418, -0.18031147201889647, 0.1591062275364594,
+                  -0.14334821481628507, 0.14317131875915198, -0.14097223193130098, 0.0778064362655052)  # fmt: skip
+# (sin(r) / r - 1) / z in z = r**2 up to (pi / 2)**2, for float64
+_SIN = (-0.16666666666666666, 0.008333333333333316, -0.00019841269841254966, 2.7557319219160833e-06,
+        -2.505210761669045e-08, 1.6058977292642743e-10, -7.643969663988074e-13, 2.7314368769379893e-15)  # fmt: skip
+# sin(pi f) / f in f**2 up to 0.35, for float32: f exceeds 1/2 where the integer next to x / pi is found in few bits
+_SIN_TURNS = (3.141592653589793, -5.167712775459258, 2.550163383843518, -0.5992495081191455, 0.08202525367734036,
+              -0.006973138114908157)  # fmt: skip
 # (atanh(s) / s - 1 - z / 3) / z**2 in z = s**2 up to ((sqrt(2) - 1) / (sqrt(2) + 1))**2
 _ATANH = (0.20000000000000012, 0.1428571428566928, 0.11111111135538725, 0.09090904125803699, 0.07692787250229415,
           0.06642983636945307, 0.06456748033401576)  # fmt: skip
@@ -57,6 +63,10 @@ _ONE_OVER_PI = int(
     "32ccc2af8a503420",
     16,
 )
+
+# (limit of |x|, bits of 1 / pi left out) for the sine of float32. From 2**(24 + bits) on the last bit of x times a bit
+# left out is even; a set serves a factor 2**26 of x, for the integers next to x / pi then stay below 2**50.
+_SETS = ((2.0**50, 0), (2.0**76, 26), (2.0**102, 52), (2.0**128, 78))
 
 LONG = 12  # coefficients of a polynomial from which two shorter chains are worth a multiplication
 
@@ -254,23 +264,54 @@ def log2(x: UOp, a: Arithmetic) -> UOp:
 
 
 def sin(x: UOp, a: Arithmetic) -> UOp:
-    """sin(x) for every finite x, within 1 ulp in float32, 2 in float64; NaN for infinities.
+    """sin(x) for every finite x, within 1 ulp in float32, 2 in float64; NaN for infinities."""
+    return _sin_single(x, a) if x.dtype is dtypes.float32 else _sin_double(x, a)
 
-    Arguments beyond pi / 2 are reduced as Payne and Hanek do (1983): x times those bits of 1 / pi that matter for it.
-    float32 is evaluated in float64.
+
+def _sin_single(x: UOp, a: Arithmetic) -> UOp:
+    """sin(pi f) in float64 for the distance f of x / pi to an integer next to it, whose parity gives the sign.
+
+    Of 1 / pi those bits are taken that matter for x, as Payne and Hanek do (1983): bits whose products with the last
+    bit of x are even are left out, so that a few sets of 109 bits serve all x. The products with the first two parts
+    of a set are exact.
     """
-    f, wide = _FORMATS[x.dtype], dtypes.float64
+    wide = x.cast(dtypes.float64)
+    size = a.both(wide.bitcast(dtypes.uint64), (1 << 63) - 1).bitcast(dtypes.float64)
+    parts: list[UOp] = [wide.const_like(v) for v in _inverse_of_pi(_SETS[-1][1])]
+    for limit, start in _SETS[-2::-1]:
+        below = a.less(size, limit)
+        parts = [a.where(below, v, rest) for v, rest in zip(_inverse_of_pi(start), parts, strict=True)]
+    product = a.mul(wide, parts[0])
+    magic = 1.5 * 2.0**52
+    shifted = a.add(a.mad(wide, parts[1], product), magic)
+    f = a.mad(wide, parts[2], a.mad(wide, parts[1], a.sub(product, a.sub(shifted, magic))))
+    s = a.mul(f, a.polynomial(a.mul(f, f), _SIN_TURNS))
+    return a.xor(s.bitcast(dtypes.uint64), a.shl(shifted.bitcast(dtypes.uint64), 63)).bitcast(s.dtype).cast(x.dtype)
+
+
+def _inverse_of_pi(start: int) -> tuple[float, float, float]:
+    """Three numbers of 28, 28 and 53 bits whose sum is 1 / pi less its first `start` bits after the point."""
+    out, done = [], start
+    for bits in (28, 28, 53):
+        done += bits
+        out.append((_ONE_OVER_PI >> 1408 - done & (1 << bits) - 1) * 2.0**-done)
+    return out[0], out[1], out[2]
+
+
+def _sin_double(x: UOp, a: Arithmetic) -> UOp:
+    """The sine of |x| where that is below pi / 2, of its distance to the nearest multiple of pi beyond."""
+    f = _FORMATS[x.dtype]
     bits = x.bitcast(f.unsigned)
-    sign = a.both(bits, 1 << (f.bits - 1))
+    sign = a.both(bits, 1 << 63)
     size = a.xor(bits, sign)
     small = a.less(size, _bits_of(math.pi / 2, x.dtype))
-    reduced, flip = (_reduce_single if x.dtype is dtypes.float32 else _reduce_double)(size, a)
-    r = a.where(small, size.bitcast(x.dtype).cast(wide), reduced)
+    reduced, flip = _reduce_double(size, a)
+    r = a.where(small, size.bitcast(x.dtype), reduced)
     z = a.mul(r, r)
-    s = a.mad(a.mul(r, z), a.polynomial(z, _SIN[x.dtype]), r).cast(x.dtype)
+    s = a.mad(a.mul(r, z), a.polynomial(z, _SIN), r)
     flip = a.xor(a.where(small, size.const_like(0), flip), sign)
     out = a.xor(s.bitcast(f.unsigned), flip).bitcast(x.dtype)
-    return a.where(a.less(size, (2 * f.bias + 1) << f.mantissa), out, math.nan)
+    return a.where(a.less(size, 2047 << 52), out, math.nan)
 
 
 def _bits_of(value: float, dtype: DType) -> int:
@@ -279,11 +320,10 @@ def _bits_of(value: float, dtype: DType) -> int:
     return int(struct.unpack("<I" if single else "<Q", packed)[0])
 
 
-def _words(width: int, offset: int, count: int, spacing: int) -> list[int]:
-    """`count` integers of `width` bits: bits of 1 / pi from position `i * spacing - offset` on (0 before the point)."""
-    padded = _ONE_OVER_PI  # after offset + 1 zero bits
-    total = 1408 + offset + 1
-    return [padded >> (total - i * spacing - width) & ((1 << width) - 1) for i in range(count)]
+def _words(count: int) -> list[UOp]:
+    """`count` words of 64 bits: the bits of 1 / pi after 64 zeros."""
+    padded, total = _ONE_OVER_PI, 1408 + 64
+    return [UOp.const(dtypes.uint64, padded >> total - 64 * (i + 1) & (1 << 64) - 1) for i in range(count)]
 
 
 def _select(words: Sequence[UOp], k: UOp, most: int, count: int, a: Arithmetic) -> list[UOp]:
@@ -298,31 +338,6 @@ def _select(words: Sequence[UOp], k: UOp, most: int, count: int, a: Arithmetic) 
     return out[:count]
 
 
-def _reduce_single(size: UOp, a: Arithmetic) -> tuple[UOp, UOp]:
-    """(r, flip) for the bits `size` of |x| >= 1: sin |x| = sin r or, where the sign bit `flip` is set, -sin r."""
-    u64 = dtypes.uint64
-    m = a.either(a.both(size, 0x7FFFFF), 0x800000).cast(u64)
-    place = a.sub(a.shr(size, 23), 127 - 8)  # of the first bit of 1 / pi whose product with m's last bit is below 2
-    k, shift = a.shr(place, 5), a.both(place, 31).cast(u64)
-    table = [UOp.const(u64, w) for w in _words(64, 31, 8, 32)]
-    w0, w1, w2 = [a.shr(a.shl(w, shift), 32) for w in _select(table, k, 4, 3, a)]
-    product = a.add(a.add(a.shl(a.mul(m, w0), 32), a.mul(m, w1)), a.shr(a.mul(m, w2), 32))  # |x| / pi mod 2, in 2**-63
-    folded, odd = _fold(product, a)
-    high = a.shr(folded, 32).cast(dtypes.int32).cast(dtypes.float64)
-    low = a.both(a.shr(folded, 1), 0x7FFFFFFF).cast(dtypes.int32).cast(dtypes.float64)
-    r = a.mad(high, math.pi * 2.0**-32, a.mul(low, math.pi * 2.0**-63))
-    return r, a.shr(odd, 32).cast(dtypes.uint32)
-
-
-def _fold(turns: UOp, a: Arithmetic) -> tuple[UOp, UOp]:
-    """(distance to the nearest multiple of pi in 2**-64 pi, sign of the sine) of a position in 2**-63 pi, modulo 2 pi.
-
-    Between pi / 2 and pi the sine mirrors, so the distance is the complement; its sign is the first bit alone."""
-    twice = a.shl(turns, 1)
-    back = a.shr(twice.bitcast(dtypes.int64), 63).bitcast(dtypes.uint64)
-    return a.xor(twice, back), a.both(turns, 1 << 63)
-
-
 def _high_product(x: UOp, y: UOp, a: Arithmetic) -> UOp:
     """The upper 64 bits of the product of two uint64, by halves."""
     low = 0xFFFFFFFF
@@ -333,12 +348,16 @@ def _high_product(x: UOp, y: UOp, a: Arithmetic) -> UOp:
 
 
 def _reduce_double(size: UOp, a: Arithmetic) -> tuple[UOp, UOp]:
-    """As `_reduce_single`, with 192 bits of 1 / pi and 128 of the product."""
+    """(r, flip) for the bits `size` of |x| >= 1: sin |x| = sin r or, where the sign bit `flip` is set, -sin r.
+
+    As Payne and Hanek do, with 192 bits of 1 / pi and 128 of the product. Between pi / 2 and pi the sine mirrors, so
+    the distance to the nearest multiple of pi is the complement.
+    """
     f64 = dtypes.float64
     m = a.either(a.both(size, (1 << 52) - 1), 1 << 52)
     place = a.sub(a.shr(size, 52), 1023 - 11)
     k, shift = a.shr(place, 6), a.both(place, 63)
-    t = _select([UOp.const(dtypes.uint64, w) for w in _words(64, 63, 20, 64)], k, 16, 4, a)
+    t = _select(_words(20), k, 16, 4, a)
     # a shift by 64 - shift in two steps, so that shift 0 is no shift by the width
     w0, w1, w2 = [a.either(a.shl(t[i], shift), a.shr(a.shr(t[i + 1], 1), a.xor(shift, 63))) for i in range(3)]
     p1 = a.mul(m, w1)
@@ -367,8 +386,7 @@ def power(x: UOp, y: UOp, a: Arithmetic) -> UOp:
     f = _FORMATS[x.dtype]
     size = a.both(x.bitcast(f.unsigned), (1 << (f.bits - 1)) - 1).bitcast(x.dtype)
     if x.dtype is dtypes.float32:
-        wide = dtypes.float64
-        out = exp2(a.mul(y.cast(wide), _log2_positive(size.cast(wide), a)), a).cast(dtypes.float32)
+        out = _power_single(size.cast(dtypes.float64), y.cast(dtypes.float64), a).cast(dtypes.float32)
     else:
         out = _power_double(size, y, a)
     up = a.less(0.0, y)
@@ -390,10 +408,20 @@ def power(x: UOp, y: UOp, a: Arithmetic) -> UOp:
     return a.where(one, 1.0, out)
 
 
-def _log2_positive(x: UOp, a: Arithmetic) -> UOp:
-    m, e = _split_exponent(x, a)
+def _power_single(x: UOp, y: UOp, a: Arithmetic) -> UOp:
+    """x**y, held at 2**-400 and 2**400, of float64 that were positive float32: neither they nor the powers of two that
+    matter are near the ends of float64, so that exponents are moved by additions to bits."""
+    half, bias, mask = _bits_of(math.sqrt(0.5), x.dtype), 1023 << 52, (1 << 52) - 1
+    t = a.add(x.bitcast(dtypes.uint64), bias - half)  # m from sqrt(1/2) to sqrt(2) in the mantissa, less the former
+    m = a.add(a.both(t, mask), half).bitcast(x.dtype)
+    e = a.sub(a.either(a.shr(t, 52), _bits_of(2.0**52, x.dtype)).bitcast(x.dtype), 2.0**52 + 1023)
     f = a.sub(m, 1.0)
-    return a.add(a.mad(f, LOG2E, a.mul(f, a.mul(f, a.polynomial(f, _LOG2[x.dtype])))), e)
+    log2 = a.mad(f, a.mad(f, a.polynomial(f, _LOG2_OF_POWER), LOG2E), e)
+    p = _clamp(a.mul(y, log2), 400.0, a)
+    shifted = a.add(p, 1.5 * 2.0**52)
+    fraction = a.sub(p, a.sub(shifted, 1.5 * 2.0**52))
+    out = a.mad(a.polynomial(fraction, _EXP2_OF_POWER), fraction, 1.0)
+    return a.add(out.bitcast(dtypes.uint64), a.shl(shifted.bitcast(dtypes.uint64), 52)).bitcast(x.dtype)
 
 
 def _power_double(x: UOp, y: UOp, a: Arithmetic) -> UOp:

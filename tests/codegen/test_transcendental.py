@@ -10,6 +10,7 @@ import pytest
 
 from aril.codegen import transcendental as tr
 from aril.dtype import DType, dtypes
+from aril.ops import OpGroup
 from aril.runtime.interpreter import interpret
 from aril.uop import UOp
 
@@ -98,6 +99,35 @@ def test_sin(dtype, fma):
         assert ulps(run(tr.sin, dtype, x, fma=fma), exact) <= (1.0 if kind is np.float32 else 2.0)
     zeros = run(tr.sin, dtype, np.array([0.0, -0.0], kind))
     assert np.signbit(zeros).tolist() == [False, True]
+
+
+@pytest.mark.parametrize("fma", [True, False])
+def test_sin_of_float32_next_to_multiples_of_pi(fma):
+    """For each exponent the float32 nearest to a multiple of pi among many, and both ends of what each set serves."""
+    found = []
+    for e in range(105):
+        x = (np.arange(1 << 23, 1 << 24, 997, dtype=np.float32) * np.float32(2.0**e)).astype(np.float64)
+        found.append(x[np.argmin(np.abs(np.sin(x)))])
+    ends = [
+        np.nextafter(np.float32(limit), np.float32(way))
+        for limit in (2.0**50, 2.0**76, 2.0**102)
+        for way in (0, np.inf)
+    ]
+    x = np.array([*found, *ends, 2.0**50, 2.0**76, 2.0**102, np.finfo(np.float32).max], np.float32)
+    tops = np.concatenate([np.linspace(0.5, 1, 3001) * top for top in (2.0**50, 2.0**76, 2.0**102, 2.0**128)])
+    x = np.concatenate([x, tops[np.abs(tops) < 2.0**128 * (1 - 2.0**-25)].astype(np.float32)])
+    for signed in (x, -x):
+        assert ulps(run(tr.sin, dtypes.float32, signed, fma=fma), np.sin(signed.astype(np.longdouble))) <= 1.0
+
+
+def test_sines_and_powers_of_float32_take_few_operations():
+    x, y = (UOp.param(i, dtypes.float32, 1).index(UOp.const(dtypes.int32, 0)).load() for i in range(2))
+
+    def count(u: UOp) -> int:
+        return sum(n.op in OpGroup.ELEMENTWISE for n in u.toposort())
+
+    assert count(tr.sin(x, tr.Arithmetic())) < 45  # each twice as often where a vector of float64 has half the lanes
+    assert count(tr.power(x, y, tr.Arithmetic())) < 95
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=lambda d: d.name)
