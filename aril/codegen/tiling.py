@@ -23,6 +23,8 @@ from aril.ops import Ops
 from aril.uop.args import AxisType
 from aril.uop.node import UOp
 
+_SHARED = 3.5  # times the estimate: filling a panel that another thread fills too, from beyond the caches of both
+
 
 class Tiling:
     """A tile on its way into a plan: what has become of the loops of the nest."""
@@ -156,13 +158,14 @@ class Tiling:
             most = CHUNKS if count >= 2 * STRIPS else 2 * max(count, STRIPS)
         elif tile.staged:
             panels = prod([length(r) for r in now.loops if r.arg.id in {outer[q] for q in outer if q in self.moved}])
-            again = max(1, int(0.15 / max(tile.packing, 1e-9)))
-            most = panels * min(again, -(-max(16, 4 * plan.renderer.cores) // panels))
+            fills = max(1, int(0.15 / max(tile.packing, 1e-9)))
+            most = panels * min(fills, -(-max(16, 4 * plan.renderer.cores) // panels))
             if tile.blocked:
                 most = max(min(panels, CHUNKS), chunks_each(plan))
             elif plain:
                 whole = min(panels, best_count(plan, total, 0.0))
-                most, least = max(whole, best_count(plan, total, total * tile.packing / panels)), LEAST_NS
+                again = _SHARED * total * tile.packing / panels
+                most, least = max(whole, best_count(plan, total, again)), LEAST_NS
         elif plain:
             most, least = best_count(plan, total, 0.0), LEAST_NS
         chunk_output(plan, now, total, None, 1, loops, exact=bool(tile.blocked), most=most, least=least)

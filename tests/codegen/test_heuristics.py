@@ -424,6 +424,12 @@ def test_threads_share_products_of_a_million_terms(target: str) -> None:
     assert steps(b.matmul(8, 256, 64, "nt"), Chunk, target) == []
 
 
+def test_a_panel_is_filled_twice_at_most() -> None:
+    plan = plan_of(b.matmul(1259, 1093, 1694), "avx2", cores=2)
+    (chunk,) = [s for s in plan.steps if isinstance(s, Chunk)]
+    assert [int(loops_of(plan.sink)[i].src[0].arg) for i in chunk.ids] == [18, 2]  # 69 panels in groups of four
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(("tiles", "group"), [(66, 4), (33, 2), (31, 1)])
 def test_panels_of_neighbours_are_filled_at_once(dtype: type, tiles: int, group: int) -> None:
