@@ -24,8 +24,10 @@ PARTS = 64
 VARIABLE_PARTS = 16  # of a variable length: what they leave is no part, and few elements make short ones
 
 # The sum over the rows of a matrix of at least LARGE_MATRIX bytes is done in parts of about PART_BYTES, where there are
-# not FEW_MATRICES of them for threads to share, nor MANY_COLUMNS.
+# not FEW_MATRICES of them for threads to share, nor MANY_COLUMNS. If all it is computed from is in memory, LARGE_STORED
+# bytes are enough: where a kernel computes it first, what is summed is still in the caches.
 LARGE_MATRIX = 4 << 20
+LARGE_STORED = 2 << 20
 PART_BYTES = 512 << 10
 PART_ROWS = 32
 MATRIX_PARTS = 32  # of 64 the combination, which one thread makes of what others hold in their caches, took a twentieth
@@ -221,7 +223,9 @@ def _split_reduction(u: UOp, shared: set[UOp]) -> UOp:
         axis = axis_of_parts(x, axes, PARTS)
         return _in_parts(u, shared, axis, PARTS, False) if length >= LONG_REDUCTION else u
     size = results * length * x.dtype.itemsize
-    if len(axes) > 1 or size < LARGE_MATRIX or length < 4 * PART_ROWS:
+    if len(axes) > 1 or size < LARGE_STORED or length < 4 * PART_ROWS:
+        return u
+    if size < LARGE_MATRIX and not is_stored(x):
         return u
     columns = inner_axis(x)
     if columns is None or columns in axes or shape[columns] > MANY_COLUMNS:
@@ -277,6 +281,12 @@ def part_of(x: UOp, axis: int, start: int | UOp, length: int | UOp, shared: Cont
 def _room(shape: Shape) -> list[int]:
     """The length of each axis, or the most it can be."""
     return [d if isinstance(d, int) else int(d.vmax) for d in shape]
+
+
+def is_stored(x: UOp) -> bool:
+    """Whether `x` is computed, element by element, from storage and constants alone."""
+    below = x.toposort(lambda v: v.op in OpGroup.ELEMENTWISE)
+    return all(v.op in OpGroup.ELEMENTWISE or v.op is Ops.CONST or is_view(v) for v in below)
 
 
 def axis_of_parts(x: UOp, axes: tuple[int, ...], parts: int) -> int:

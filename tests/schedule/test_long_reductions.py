@@ -15,6 +15,7 @@ RNG = np.random.default_rng(11)
 @pytest.fixture(autouse=True)
 def _small_is_large(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(prepare, "LARGE_MATRIX", 1 << 16)
+    monkeypatch.setattr(prepare, "LARGE_STORED", 1 << 16)
     monkeypatch.setattr(prepare, "PART_BYTES", 1 << 14)
     _CACHE.clear()
     yield
@@ -126,3 +127,25 @@ def test_few_rows_are_left_over(n: int) -> None:
     over = [u for u in body.toposort() if u.op is Ops.REDUCE][0].src[0].shape
     assert n - over[0] * over[1] <= 8
     np.testing.assert_allclose(x.sum(0).numpy(), x.numpy().astype(np.float64).sum(0), rtol=1e-4, atol=1e-2)
+
+
+@pytest.mark.parametrize("shape", [(1207, 83), (520, 181), (2049, 65)])
+def test_fewer_bytes_are_enough_where_all_of_them_are_in_memory(
+    shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a kernel computes before its rows are added is in the caches."""
+    monkeypatch.setattr(prepare, "LARGE_MATRIX", 1 << 20)
+    a, w = RNG.standard_normal(shape).astype(np.float32), RNG.standard_normal(shape[0]).astype(np.float32)
+    x, y = Tensor(a).realize(), Tensor(w).realize()
+    wide = a.astype(np.float64)
+    for f, want in (
+        (lambda: y @ x, w.astype(np.float64) @ wide),
+        (lambda: (x[:, ::-1] * 2 + 1).sum(0), (wide[:, ::-1] * 2 + 1).sum(0)),
+    ):
+        assert kernels(f()) == 2
+        np.testing.assert_allclose(f().numpy(), want, rtol=1e-4, atol=1e-3)
+    means = x.mean(1, keepdim=True)
+    assert prepare.is_stored((x * y.reshape(-1, 1) + 1).uop)
+    assert not prepare.is_stored((x - means).uop)
+    assert not prepare.is_stored((x + x.pad(((1, 0), (0, 0)))[1:]).uop)
+    assert kernels((x - means).sum(0)) == 2  # the means, then the sums
