@@ -40,6 +40,7 @@ from aril.jit import Jit, name_of, realize_assignments, touched
 from aril.jit_arguments import name_for
 from aril.jit_calls import Captured
 from aril.nn.state import PathLike, safe_load_metadata, safe_save
+from aril.nn.state_files import open_file
 from aril.ops import Ops
 from aril.schedule import Item
 from aril.schedule.shard import memory_of
@@ -275,6 +276,7 @@ def load_captured(path: PathLike, weights: PathLike | None = None, trust: bool =
         step.save("net.aril")
         aril.load_captured("net.aril")(x)  # in another process
     """
+    open_file(path, "what jit's save() wrote").close()
     start, header = safe_load_metadata(path)
     text = header.pop("__metadata__", {}).get(KEY)
     if text is None:

@@ -57,7 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     doctor.set_defaults(run=examine)
 
     train = commands.add_parser("train", help="train an example network")
-    networks = train.add_subparsers(required=True, metavar="network")
+    networks = train.add_subparsers(required=True, metavar="{mnist}")
     mnist = networks.add_parser("mnist", help="a small convolutional network on the MNIST digits")
     length = mnist.add_mutually_exclusive_group()
     length.add_argument("--epochs", type=_positive, help="times through the 60,000 training images")

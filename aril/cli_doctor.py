@@ -41,7 +41,9 @@ def _versions() -> str:
         try:
             found[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
-            raise Problem(f"{package} is not installed; pip install aril brings it") from None
+            raise Problem(
+                f"{package} is not installed; install aril again (pip install . in a clone), or it alone"
+            ) from None
         if not found[package].startswith(wanted):
             raise Problem(f"{package} {found[package]} is installed; pip install '{package}=={wanted}*'")
     return ", ".join(f"{name} {version}" for name, version in found.items())

@@ -34,7 +34,7 @@ def launch(count: int, program: str, arguments: Sequence[str], options: Sequence
     """Run `program` in `count` processes; `options` go to mpiexec. Errors: ValueError where there is no mpiexec."""
     mpiexec = find_mpiexec()
     if mpiexec is None:
-        raise ValueError("launch: there is no mpiexec here; `pip install aril[mpi]` brings one")
+        raise ValueError("launch: there is no mpiexec here; aril's extra `mpi` brings one: pip install -e '.[mpi]'")
     if not Path(program).is_file():
         raise ValueError(f"launch: there is no file {program}")
     root = str(Path(__file__).parent.parent)

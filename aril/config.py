@@ -237,7 +237,7 @@ def _choice(name: str, default: str, choices: tuple[str, ...], meaning: str) -> 
             raise ValueError(raw)
         return text
 
-    return Setting(name, default, "choice", "one of " + ", ".join(choices), meaning, parse)
+    return Setting(name, default, "choice", "one of " + ", ".join([c or "nothing" for c in choices]), meaning, parse)
 
 
 # Where things run

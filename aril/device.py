@@ -440,16 +440,20 @@ class _Registry:
                 kind, _, index = name.partition(":")
                 if index and not index.isdigit() and kind != "DISK":
                     raise DeviceError(f"device {name!r}: what follows {kind}: is a number, as in {kind}:1")
-                reason = self.why_not(name)
-                if reason is not None:
-                    usable = ", ".join(one for one in self._modules if self.why_not(one) is None)
-                    reason += "" if reason.endswith("?") else "."
-                    raise DeviceError(f"device {name!r} is not usable here: {reason} Usable: {usable}")
+                self.demand(name)
                 opened = self._class(kind)(name)  # type: ignore[call-arg]
                 if DEBUG.value >= 1:
                     print(f"aril: opened {name}{opened.summary()}", file=sys.stderr)
                 self.opened[name] = opened
             return self.opened[name]
+
+    def demand(self, name: str) -> None:
+        """Nothing, where `name` can be used here. Errors: DeviceError that says why not, and what can be used."""
+        reason = None if name in self.opened else self.why_not(name)
+        if reason is not None:
+            usable = ", ".join(one for one in self._modules if self.why_not(one) is None)
+            reason += "" if reason.endswith("?") else "."
+            raise DeviceError(f"device {name!r} is not usable here: {reason} Usable: {usable}")
 
     def _class(self, kind: str) -> type[DeviceBase]:
         module = importlib.import_module(self._modules[kind])

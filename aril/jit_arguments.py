@@ -50,7 +50,7 @@ def flatten(x: Any, path: str, tensors: list[Tensor], key: list[Any], values: di
     elif isinstance(x, (int, float, bool, str, bytes, type(None))):
         key.append(value_key(path, x))
     else:
-        key.append((path, "object", id(x)))
+        key.append((path, "object", type(x).__name__, id(x)))
 
 
 def value_key(path: str, x: Any) -> tuple[Any, ...]:
@@ -68,7 +68,7 @@ def value_key(path: str, x: Any) -> tuple[Any, ...]:
 
 
 def difference(name: str, expected: tuple[Any, ...], found: tuple[Any, ...]) -> str:
-    """Which argument of a call is not as captured."""
+    """Which argument of a call is not as captured, and how to give it so that it may change."""
     advice = "call it as captured, or make another jit of it for these arguments"
     for e, f in itertools.zip_longest(expected, found):
         if e == f:
@@ -79,6 +79,14 @@ def difference(name: str, expected: tuple[Any, ...], found: tuple[Any, ...]) -> 
                 f"where it now has {_describe(f) if f else 'nothing'} "
                 f"({e[0] if e else f[0]}): {advice}"
             )
+        if e[1] == f[1] == "variable":
+            advice = "bind the variable it was captured with"
+        elif f[1] == "object" and f[2] == "UOp":
+            advice = "a Variable is given with its value of this call, as in n.bind(3)"
+        elif e[1] == "value" and e[2] == f[2] in ("int", "float"):
+            advice = "what changes from call to call is given as a tensor, or as a bound Variable; else " + advice
+        elif f[1] == "object":
+            advice = "what changes from call to call is given as a tensor, as in Tensor(x)"
         return f"{name} was captured with {e[0]} = {_describe(e)} and was called with {_describe(f)}: {advice}"
     return f"{name} was captured with other arguments: {advice}"
 
@@ -86,6 +94,12 @@ def difference(name: str, expected: tuple[Any, ...], found: tuple[Any, ...]) -> 
 def _describe(k: tuple[Any, ...]) -> str:
     if k[1] == "tensor":
         return f"a tensor of shape {k[2]}, {k[3].name} on {k[4]}"
+    if k[1] == "variable":
+        return f"the variable {k[2].arg.name!r}"
+    if k[1] == "value":
+        return f"the {k[2]} {k[3]!r}" if k[3] is not None else "None"
+    if k[1] == "object":
+        return f"an object of type {k[2]}"
     return " ".join(str(v) for v in k[1:])
 
 

@@ -10,12 +10,17 @@ from aril.uop.args import is_memory_only
 
 
 def canonical_place(device: Any) -> Any:
-    """A device's name, or a tuple of names, in the form that is compared; None stays None."""
+    """A device's name, or a tuple of names, in the form that is compared; None stays None. Errors: DeviceError for one
+    that cannot be used here: a constant on it would only be computed elsewhere."""
     if device is None:
         return None
+    if isinstance(device, (tuple, list)):
+        return tuple([canonical_place(d) for d in device])
     if is_memory_only(device):
         memory_only_seen.add(device[:3])
-    return tuple([canonical(d) for d in device]) if isinstance(device, (tuple, list)) else canonical(device)
+    place = canonical(device)
+    Device.demand(place)
+    return place
 
 
 memory_only_seen: set[str] = set()  # empty: no operation needs to ask where its operands lie

@@ -73,6 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         f"copy {found_limits.copy / 1e9:.1f} GB/s, read {found_limits.read / 1e9:.1f} GB/s",
         flush=True,
     )
+    print("each row: medians; in brackets, how many times aril's time the others take; * the best peer", flush=True)
     done: list[harness.Measured] = []
     found_overheads: list[overheads.Overhead] = []
     interrupted = False
@@ -187,7 +188,7 @@ def _write(options: argparse.Namespace, data: dict[str, Any]) -> None:
             report.plot(data, paths["svg"])
         except ImportError:
             paths["svg"] = None
-            print("skipped: the plot (it needs matplotlib: pip install 'aril[bench]')")
+            print("skipped: the plot (it needs matplotlib: pip install -e '.[bench]')")
     for path in paths.values():
         if path:
             print(f"wrote {path}")

@@ -192,6 +192,8 @@ def test_weights_by_reference(tmp_path: Path) -> None:
     os.unlink(tmp_path / "w.safetensors")
     with pytest.raises(FileNotFoundError, match=r"w\.safetensors"):
         aril.load_captured(tmp_path / "f")
+    with pytest.raises(FileNotFoundError, match=r"nothing: no such file; give the path of what jit's save\(\) wrote"):
+        aril.load_captured(tmp_path / "nothing")
 
 
 @pytest.mark.parametrize("device", ["PYTHON", "CPU:1"])

@@ -17,7 +17,8 @@ def programs(page: str) -> list[str]:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_the_programs_of_a_page_run_one_after_another(page):
+def test_the_programs_of_a_page_run_one_after_another(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # some write files
     assert programs(page)
     names: dict[str, object] = {}
     for number, code in enumerate(programs(page)):

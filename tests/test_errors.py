@@ -30,6 +30,11 @@ MISTAKES = {
         RuntimeError,
         "device 'CPUU' is not usable here: there is no such device; did you mean CPU? Usable: CPU",
     ),
+    "device of a constant": (
+        lambda: Tensor.ones(3, device="CPUU"),
+        RuntimeError,
+        "device 'CPUU' is not usable here: there is no such device; did you mean CPU? Usable: CPU",
+    ),
     "broadcast": (
         lambda: Tensor.ones(3, 4) + Tensor.ones(2, 4),
         ValueError,

@@ -66,7 +66,7 @@ def join() -> World:
             except (ImportError, RuntimeError) as error:  # mpi4py says RuntimeError where it finds no MPI library
                 raise ProcessError(
                     f"this process was started with others, and cannot speak with them: {error}. "
-                    "Install mpi4py and an MPI library (`pip install aril[mpi]`)"
+                    "Install mpi4py and an MPI library (in a clone: pip install -e '.[mpi]')"
                 ) from error
             _joined.append(MpiWorld())
         found = _joined[0]

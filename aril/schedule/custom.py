@@ -38,7 +38,15 @@ def kernel_form(sink: UOp) -> UOp:
     if not isinstance(sink, UOp) or sink.op is not Ops.SINK:
         found = sink.op if isinstance(sink, UOp) else type(sink).__name__
         raise KernelFormError(f"a custom kernel is a SINK of effects, not {found}: end the function with .sink()")
-    out = split_at_barriers(load_addresses(flatten_indices(sink)))
+    flat = flatten_indices(sink)
+    for u in flat.toposort():
+        if u.op is Ops.INDEX and len(u.src) - 1 < len(u.src[0].shape):
+            given = len(u.src) - 1
+            raise KernelFormError(
+                f"{given} {'index' if given == 1 else 'indices'} for a value of shape {u.src[0].shape}: a kernel works "
+                "on single elements, give an index for each axis, or flatten() the value first"
+            )
+    out = split_at_barriers(load_addresses(flat))
     info = out.arg if isinstance(out.arg, KernelInfo) else KernelInfo("custom")
     volatile = any(u.op is Ops.PARAM and u.arg.volatile for u in out.toposort())
     if info.opts_to_apply is None and (volatile or not is_parallel(out)):

@@ -28,6 +28,6 @@ def run_passes(graph: UOp, passes: Iterable[tuple[str, Pass]], where: str, form:
         if DEBUG.value >= 5:
             from aril.uop.render import to_source
 
-            print(f"--- {name}\n{to_source(out)}", file=sys.stderr)
+            print(f"--- {name}" + (": no change" if out is graph else f"\n{to_source(out)}"), file=sys.stderr)
         graph = out
     return graph

@@ -22,7 +22,7 @@ PROGRAMS = Path(__file__).parent / "programs"
 ROOT = Path(__file__).parents[2]
 needs_mpi = pytest.mark.skipif(
     find_mpiexec() is None or importlib.util.find_spec("mpi4py") is None,
-    reason="no MPI here: pip install 'aril[mpi]' brings one",
+    reason="no MPI here: pip install -e '.[mpi]' brings one",
 )
 
 

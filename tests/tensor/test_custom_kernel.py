@@ -246,6 +246,8 @@ def test_arguments_that_cannot_be():
         Tensor.custom_kernel(x, Tensor(numbers(4), device="PYTHON"), fxn=add_one)
     with pytest.raises(KernelFormError, match="SINK"):
         Tensor.custom_kernel(x, fxn=lambda a: a[0])
+    with pytest.raises(KernelFormError, match=r"1 index for a value of shape \(2, 3\): .* an index for each axis"):
+        Tensor.custom_kernel(Tensor.empty(2, 3), fxn=lambda a: a[0].store(a[1]).sink())
     with pytest.raises(KernelFormError, match="cast"):
         Tensor.custom_kernel(x, fxn=lambda a: a[0].store(UOp.const(dtypes.int32, 1)).sink())
 
