@@ -7,6 +7,8 @@ of their index; z3 (https://github.com/Z3Prover/z3) decides the rest from the lo
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
+from math import prod
 from typing import Any
 
 from aril.codegen.coalesce import lanes_of
@@ -16,7 +18,8 @@ from aril.uop.bounds import operand_type
 from aril.uop.node import UOp
 from aril.uop.render import to_expr
 
-TIMEOUT_MS = 10_000  # for one access
+TIMEOUT_MS = 10_000  # for one question
+MOST_TURNS = 20_000  # for which z3 is asked one by one
 _ACCESSES = frozenset({Ops.LOAD, Ops.STORE, Ops.ATOMIC})
 
 
@@ -94,17 +97,44 @@ def _counterexample(address: UOp, wide: int, gate: UOp | None, around: list[UOp]
         at = indices[i % len(indices)]
         outside.append(z3.And(gates[i % len(gates)], z3.Or(at < 0, at > last)))
     solver.add(*terms.facts, z3.Or(*outside))
-    answer = solver.check()
-    if answer == z3.unsat:
+    model = _model(z3, solver, terms)
+    if model is None:
         return None
-    if answer == z3.unknown:
-        return f"z3 has no answer after {TIMEOUT_MS / 1000:.0f} s"
-    model = solver.model()
+    if isinstance(model, str):
+        return model
     broken = next(i for i in range(lanes) if z3.is_true(model.eval(outside[i], model_completion=True)))
     known = [(v, label) for v, label, lane in terms.leaves if lane in (None, broken) and model[v] is not None]
     values = [f"{label} = {model.eval(v)}" for v, label in known]
     reached = model.eval(indices[broken % len(indices)], model_completion=True)
     return f"it is {reached}" + (f" where {', '.join(values)}" if values else "")
+
+
+def _model(z3: Any, solver: Any, terms: _Terms) -> Any:
+    """Values that satisfy all of `solver`; None where there are none; what to say where z3 has no answer.
+
+    Quotients by variables are beyond z3 but for small cases: each turn of the loops, for each value of the variables,
+    is then a question of its own, in which they are constants.
+    """
+    answer = solver.check()
+    walked = [(v[0], u) for u, v in terms.done.items() if u.is_variable or u.op in (Ops.RANGE, Ops.SPECIAL)]
+    spans = [range(int(u.bounds[0]), int(u.bounds[1]) + 1) for _, u in walked]
+    if answer == z3.unknown and walked and prod(map(len, spans)) <= MOST_TURNS:
+        for turn in product(*spans):
+            values = [(v, z3.IntVal(n)) for (v, _), n in zip(walked, turn, strict=True)]
+            here = [z3.simplify(z3.substitute(a, *values)) for a in solver.assertions()]
+            if any(z3.is_false(a) for a in here):
+                answer = z3.unsat
+                continue
+            one = z3.Solver()
+            one.set("timeout", TIMEOUT_MS)
+            one.add(*here, *[v == n for v, n in values])
+            answer = one.check()
+            if answer != z3.unsat:
+                solver = one
+                break
+    if answer == z3.unknown:
+        return f"z3 has no answer after {TIMEOUT_MS / 1000:.0f} s"
+    return None if answer == z3.unsat else solver.model()
 
 
 class _Terms:

@@ -196,3 +196,21 @@ def test_a_kernel_compiled_before_is_proved_when_the_check_is_asked_for():
         run()  # the fifth element is there, but not the kernel's
     with Context(CHECK_OOB=1), pytest.raises(OutOfBounds):
         run()
+
+
+@pytest.mark.parametrize("size, inside", [(72, True), (71, False)])
+def test_quotients_by_variables_are_asked_for_turn_by_turn(size, inside, monkeypatch):
+    """z3 gives up on them: `roll` and `sort` over axes of variable length were refused."""
+    monkeypatch.setattr("aril.codegen.in_bounds.TIMEOUT_MS", 20)
+    n = UOp.variable("n", 6, 12)
+
+    def rolled(i, j):
+        flat = b.alu(Ops.ADD, b.alu(Ops.ADD, b.alu(Ops.MUL, i, n), j), -5)
+        row, column = b.alu(Ops.CDIV, flat, n), b.alu(Ops.CMOD, flat, n)
+        at = b.alu(Ops.ADD, b.alu(Ops.MUL, row, 12), column)
+        return b.alu(Ops.MAX, at, 0)
+
+    build = b.Build()
+    i, j = build.loop(6), build.loop(n)
+    value = UOp.param(1, dtypes.float32, size - 5).index(rolled(i, j)).load()
+    assert is_proved(b.sink(b.store(0, (6, 12), [i, j], value), name="reads")) is inside
