@@ -239,27 +239,26 @@ class ReduceMixin(ArrangementMixin):
             return self._as_value()
         if not isinstance(n, int):  # what comes behind an element does not count for it
             return self._to_greatest(d, identity)._scan(op, d, identity, what)._first(d, n)
-        x = self if d == self.ndim - 1 else self.movedim(d, -1)
-        lead = x.shape[:-1]
-        x = x._scan_last(op, identity, lead, n)
-        return x if d == self.ndim - 1 else x.movedim(-1, d)
+        return self._scan_blocks(op, d, n, identity)
 
-    def _scan_last(self, op: Ops, identity: Any, lead: tuple[Any, ...], n: Any) -> Self:
-        k = len(lead)
-        none = [(0, 0)] * k
+    def _scan_blocks(self, op: Ops, d: int, n: int, identity: Any) -> Self:
+        """Axis `d` stays where it is: what lies beside it in memory becomes lanes."""
+        none = [(0, 0)] * self.ndim
         if n <= 2 * _SCAN_BLOCK:
-            padded = self._pad((*none, (n - 1, 0)), identity)
-            return padded._windows(k, n)._reduce(op, (k + 1,))._reshape((*lead, n))
+            padded = self._pad((*none[:d], (n - 1, 0), *none[d + 1 :]), identity)
+            return padded._windows(d, n)._reduce(op, (self.ndim,))._reshape(self.shape)
+        lead, trail = self.shape[:d], self.shape[d + 1 :]
         blocks = -(-n // _SCAN_BLOCK)
-        x = self._pad((*none, (0, blocks * _SCAN_BLOCK - n)), identity) if n % _SCAN_BLOCK else self
-        inner = x._reshape((*lead, blocks, _SCAN_BLOCK))
-        within = inner._scan_last(op, identity, (*lead, blocks), _SCAN_BLOCK)
-        totals = inner._reduce(op, (k + 1,))._reshape((*lead, blocks))._scan_last(op, identity, lead, blocks)
+        more = blocks * _SCAN_BLOCK - n
+        x = self._pad((*none[:d], (0, more), *none[d + 1 :]), identity) if more else self
+        inner = x._reshape((*lead, blocks, _SCAN_BLOCK, *trail))
+        within = inner._scan_blocks(op, d + 1, _SCAN_BLOCK, identity)
+        totals = inner._reduce(op, (d + 1,))._reshape((*lead, blocks, *trail))._scan_blocks(op, d, blocks, identity)
         # What lies before each block: the running totals, one block later.
-        before = totals._pad((*none, (1, 0)), identity)._shrink((*[(0, s) for s in lead], (0, blocks)))
-        before = before._reshape((*lead, blocks, 1))._expand((*lead, blocks, _SCAN_BLOCK))
-        out = within._alu(op, before)._reshape((*lead, blocks * _SCAN_BLOCK))
-        return out._shrink((*[(0, s) for s in lead], (0, n))) if n % _SCAN_BLOCK else out
+        before = totals._pad((*none[:d], (1, 0), *none[d + 1 :]), identity)._first(d, blocks)
+        before = before._reshape((*lead, blocks, 1, *trail))._expand(inner.shape)
+        out = within._alu(op, before)._reshape(x.shape)
+        return out._first(d, n) if more else out
 
     def logcumsumexp(self, axis: Any = 0) -> Self:
         """log(cumsum(exp(x))) along `axis`, scaled by the running maximum so that nothing overflows (n * n work).

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 
 from aril.ops import OpGroup, Ops
-from aril.schedule.fuse import Fusion, Signature, concrete, nbytes
+from aril.schedule.fuse import Fusion, Signature, concrete, nbytes, numel
 from aril.schedule.prepare import WALK, is_flat_view
 from aril.uop import UOp
 from aril.uop.node import view_flat
@@ -20,11 +20,13 @@ ALIAS = 2048  # rows a multiple of this many bytes apart push one another out of
 
 
 LARGE = 1 << 18  # bytes of a result from which the order of its operands is worth a view: reading it may be slower
+SHORT = 16  # turns of a reduction whose results lie as what it reads: a window, a block of a running sum
+_ALIKE = OpGroup.ELEMENTWISE | OpGroup.MOVEMENT | {Ops.REDUCE}
 
 
 def placed(flat: UOp, u: UOp, fusion: Fusion, is_result: bool) -> UOp:
     """Flat storage for the value `u`, seen at its shape."""
-    order = order_of_operands(u) if is_result else memory_order(u, fusion)
+    order = order_of_operands(u, fusion) if is_result else memory_order(u, fusion)
     if order is None:
         return view_flat(flat, u.shape)
     there = view_flat(flat, tuple([u.shape[a] for a in order]))
@@ -53,28 +55,44 @@ def memory_order(u: UOp, fusion: Fusion) -> tuple[int, ...] | None:
     return None
 
 
-def order_of_operands(u: UOp) -> tuple[int, ...] | None:
-    """The axes of an elementwise result from the outside in, as all its operands of that size lie in memory; None for
-    the order they have.
+def order_of_operands(u: UOp, fusion: Fusion) -> tuple[int, ...] | None:
+    """The axes of a result from the outside in, as all it reads of about its size lies in memory; None for the order
+    they have.
 
-    ``x.T * 2`` is then a walk along memory, as ``x * 2`` is, and seen transposed. `contiguous()` asks for the other
-    order.
+    ``x.T * 2`` is then a walk along memory, as ``x * 2`` is, and seen transposed; so are parts, pads, windows and
+    running sums of ``x.T``. What a longer reduction or positions in memory make has no such order. `contiguous()` asks
+    for the other one.
     """
-    if u.op not in OpGroup.ELEMENTWISE or not all(isinstance(d, int) for d in u.shape) or nbytes(u) < LARGE:
+    if u.op not in _ALIKE or not all(isinstance(d, int) for d in u.shape) or nbytes(u) < LARGE:
         return None
     orders: set[tuple[int, ...]] = set()
     stack, seen = [u], {u}
     while stack and len(orders) < 2 and len(seen) <= WALK:
         n = stack.pop()
-        if n.op in OpGroup.ELEMENTWISE:
-            more = [s for s in n.src if s.shape == u.shape and s not in seen]
+        if 2 * numel(n) <= numel(u):
+            continue
+        if n is not u and n in fusion.stored or is_flat_view(n):
+            found = [_order_in(use.signature, fusion.signature[u]) for use in fusion.uses[n].get(u, ())]
+            orders.update([o for o in found if o is not None])
+        elif n.op in _ALIKE and (n.op is not Ops.REDUCE or numel(n.src[0]) <= SHORT * numel(n)):
+            more = [s for s in (n.src[:1] if n.op in OpGroup.MOVEMENT else n.src) if s not in seen]
             stack.extend(more)
             seen.update(more)
-        elif n.op is Ops.PERMUTE and is_flat_view(n.src[0]):
-            orders.add(tuple([n.arg.index(a) for a in range(len(n.arg))]))
-        elif n.op is not Ops.EXPAND:
+        elif n.op is not Ops.CONST:
             return None
-    return orders.pop() if not stack and len(orders) == 1 else None
+    order = orders.pop() if not stack and len(orders) == 1 else None
+    return None if order == tuple(range(len(u.shape))) else order
+
+
+def _order_in(operand: Signature, result: Signature) -> tuple[int, ...] | None:
+    """The axes of the result in the order in which an operand has them, if it has each in one place."""
+    places: list[int] = []
+    for loops in result:
+        found = [k for k, own in enumerate(operand) if not loops.isdisjoint(own)]
+        if loops and len(found) != 1:
+            return None
+        places.append(found[0] if found else -1)
+    return tuple(sorted(range(len(result)), key=places.__getitem__))
 
 
 def _kinds(signature: Signature, axes: list[int]) -> tuple[list[int], list[int]]:

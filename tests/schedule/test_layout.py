@@ -66,10 +66,38 @@ def test_a_result_of_operands_in_several_orders_is_row_by_row() -> None:
     for made, want in (
         (x.T + x, a.T + a),
         (x.T.contiguous(), a.T),
-        ((x.T * 2).flip(0) + x.T, np.flip(a.T * 2, 0) + a.T),
+        ((x.T * 2).flip(0) + x, np.flip(a.T * 2, 0) + a),
         (x[:100, :100].T * 2, a[:100, :100].T * 2),  # small
     ):
         np.testing.assert_array_equal(in_memory(made), want.ravel())
+
+
+def test_parts_windows_and_running_sums_lie_as_what_they_read() -> None:
+    a = draw(301, 290)
+    x = Tensor(a).realize()
+    for made, want in (
+        (x[:, 3:].T * 2, a[:, 3:].T * 2),
+        (x.T.pad(((1, 2), (3, 4))), np.pad(a.T, ((1, 2), (3, 4)))),
+        ((x.T * 2).flip(0) + x.T, np.flip(a.T * 2, 0) + a.T),
+        (x.T - x.sum(0).reshape(290, 1), a.T - a.sum(0, dtype=np.float64).reshape(290, 1)),
+        (x.T.cumsum(1), a.T.cumsum(1, dtype=np.float64)),
+        (x.T.cumsum(0), a.T.cumsum(0, dtype=np.float64)),
+        (x.T.cummax(1), np.maximum.accumulate(a.T, 1)),
+    ):
+        np.testing.assert_allclose(made.numpy(), want, rtol=1e-5, atol=1e-4)
+        np.testing.assert_allclose(in_memory(made), want.T.ravel(), rtol=1e-5, atol=1e-4)
+
+
+def test_running_sums_over_rows_walk_along_rows() -> None:
+    """No block total is stored with its axis moved: what lies side by side stays side by side."""
+    a = draw(70, 33)
+    kernels = [i.kernel for i in scheduled(put(a).cumsum(0)).items if i.kernel is not None]
+    assert kernels and not any(n.op is Ops.PERMUTE for k in kernels for n in k.toposort())
+    b = draw(5, 131, 6)
+    for axis in range(3):
+        np.testing.assert_allclose(
+            Tensor(b).cumsum(axis).numpy(), b.cumsum(axis, dtype=np.float64), rtol=1e-5, atol=1e-5
+        )
 
 
 def test_replays_give_results_in_the_order_of_their_operands() -> None:
