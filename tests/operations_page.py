@@ -67,6 +67,7 @@ everywhere.
 {views}, `bitcast`, `detach`, `movedim` and slices show the memory of their operand: what is assigned to one shows in the other. `to`, `cast` and its
 short forms give the tensor itself where it is there, or has that type, already. The result of every other operation keeps its value, whatever is
 assigned to the operand later. A slice with a step is a view where its last step ends within the axis (`x[::2]` of an even length).
+Only memory has views: of a value that is not computed yet (`y = x * 2; v = y.T`) a movement gives another value. `y.realize()` before `v` gives `y` memory.
 """  # noqa: E501
 
 

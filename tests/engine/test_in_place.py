@@ -71,3 +71,18 @@ def test_a_replay_that_writes_its_input_renews_it_too():
         double(z)
         kept.append((z * 10).realize())
         assert kept[-1].item() == 30.0 * 2**n
+
+
+def test_only_memory_has_views():
+    x = Tensor([[1.0, 2.0], [3.0, 4.0]]).realize()
+    y = x * 2
+    apart, alike = y.T, (x * 2).T  # one node: neither is what `y` is assigned to
+    y[0] = 7.0
+    for t in (apart, alike):
+        np.testing.assert_array_equal(t.numpy(), [[2.0, 6.0], [4.0, 8.0]])
+    z = (x * 2).realize()
+    view = z.T
+    z[0] = 7.0
+    np.testing.assert_array_equal(view.numpy(), [[7.0, 6.0], [7.0, 8.0]])
+    view[0] = 9.0
+    np.testing.assert_array_equal(z.numpy(), [[9.0, 7.0], [9.0, 8.0]])
