@@ -5,9 +5,9 @@ The passes, in order:
 1. `normalize`: storage becomes numbered parameters; the result is the key of the schedule cache.
 2. `inline` (`uop.function`), `split_bitcasts` (`prepare`), `distribute` (`shard`: from here on a node is on one
    device), `drop_marks`, `empty_reductions`, `read_masks_from_results`, `scatter_into_targets` (`prepare`),
-   `split_phases` (`phases`), `merge_sums`, `give_pads_to_operands` (`contractions`), `sum_known_products`,
-   `compute_scores_again` (`again`), `divide_after_sums`, `split_with_maximum` (`online`), `split_long_reductions`,
-   `lay_out_operands` (`operands`): tensor form to tensor form.
+   `split_phases` (`phases`), `merge_sums`, `give_pads_to_operands` (`contractions`), `store_before_cuts`
+   (`phases`), `sum_known_products`, `compute_scores_again` (`again`), `divide_after_sums`, `split_with_maximum`
+   (`online`), `split_long_reductions`, `lay_out_operands` (`operands`): tensor form to tensor form.
 3. `choose_stored` (`fuse`): the cost rule says which values are stored.
 4. `build` (`kernels`): bodies, dependencies, the order of stored images in memory (`layout`), merging (`merge`), chains
    such as attention (`chain`), joins part by part (`joins`), order.
@@ -32,7 +32,7 @@ from aril.schedule.lower import lower
 from aril.schedule.normalize import Normalized, normalize
 from aril.schedule.online import divide_after_sums, split_with_maximum
 from aril.schedule.operands import lay_out_operands
-from aril.schedule.phases import split_phases
+from aril.schedule.phases import split_phases, store_before_cuts
 from aril.schedule.prepare import (
     drop_marks,
     empty_reductions,
@@ -56,6 +56,7 @@ PASSES = (
     split_phases,
     merge_sums,
     give_pads_to_operands,
+    store_before_cuts,
     sum_known_products,
     compute_scores_again,
     divide_after_sums,

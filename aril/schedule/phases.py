@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from aril.dtype import dtypes
 from aril.ops import OpGroup, Ops
-from aril.schedule.fuse import is_contraction
+from aril.schedule.fuse import is_contraction, numel
 from aril.schedule.lower import ZERO, Index, both, move_index
 from aril.uop import AxisType, UOp
 from aril.uop.linear import parse
@@ -28,6 +28,7 @@ from aril.uop.shape import expand, pad, permute, reduce, reshape, shear, shrink
 CLASSES = 16  # combinations of remainders that become sums
 MOST_CHECKED = 1 << 22  # pairs of a position and an element of the kernel for which conditions are compared one by one
 READERS = 10  # movement nodes above the sum that are looked at for a shorter result
+_ONE_EACH = OpGroup.MOVEMENT - {Ops.SHEAR, Ops.EXPAND}  # an element of the source is read at most once
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,45 @@ def _in_phases(ctx: tuple[dict[UOp, tuple[list[UOp], UOp]], dict[UOp, UOp]], u: 
 
 
 _PHASES = Rules([(Pat(name="u"), _in_phases)], name="split phases")
+
+
+def store_before_cuts(sink: UOp) -> UOp:
+    """A contraction whose result is put together from steps is stored whole where it is read from within one.
+
+    Before: ``SHRINK(RESHAPE(PERMUTE(REDUCE(MUL(g, w), ADD, c))))`` of 6 steps of 2 elements, from element 1 on. After:
+    ``SHRINK(CONTIGUOUS(RESHAPE(..)))``: element i is of step i // 2, which a loop over steps knows. Of (i + 1) // 2 no
+    loop does, and each element would be summed alone.
+    """
+    return rewrite(sink, _CUTS, once=True)
+
+
+def _uncut(u: UOp) -> UOp | None:
+    chain = [u]
+    while (below := chain[-1].src[0]).op in _ONE_EACH and len(chain[-1].src) == 1:
+        chain.append(below)
+    if below.op is not Ops.REDUCE or below.arg[0] is not Ops.ADD or not is_contraction(below):
+        return None
+    if not all(isinstance(d, int) and d > 0 for n in (*chain, below) for d in n.shape) or not _is_shifted(chain):
+        return None
+    whole = next(i for i in range(1, len(chain) + 1) if not _is_shifted(chain[i:]))
+    if whole == len(chain) or numel(chain[whole]) > 2 * min(numel(u), numel(below)):
+        return None  # most of what would be stored is not asked for, or zeros
+    new = UOp(Ops.CONTIGUOUS, (chain[whole],))
+    for n in reversed(chain[:whole]):
+        new = n.with_src((new,))
+    return new
+
+
+_CUTS = Rules([(Pat((Ops.SHRINK, Ops.PAD), name="u"), _uncut)], name="store before cuts")
+
+
+def _is_shifted(chain: list[UOp]) -> bool:
+    """Whether what `chain` moves, its first node on top, is read at a quotient of a loop and a number."""
+    return bool(chain) and any(
+        n.op is Ops.FLOORDIV and n.src[0].op is Ops.ADD and n.src[0].src[1].op is Ops.CONST
+        for i in _below(chain[::-1], chain[0])[1]
+        for n in i.toposort()
+    )
 
 
 def _is_base(u: UOp, above: dict[UOp, UOp]) -> bool:

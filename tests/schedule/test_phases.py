@@ -115,6 +115,27 @@ def test_the_gradient_of_overlapping_maxima_stores_no_windows() -> None:
     check(found, tolerance=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("size", "kernel", "stride", "padding"), [((12, 14), 2, 2, 1), ((13, 12), 2, 2, 1), ((16, 10), 3, 3, (1, 2))]
+)
+def test_windows_side_by_side_over_a_padded_image(size: Any, kernel: int, stride: int, padding: Any) -> None:
+    """The gradient of the padded image is a dense sum of its own: the image begins within a window."""
+    found, _ = input_gradient((2, 8, *size), (16, 8, kernel, kernel), stride=stride, padding=padding)
+    padded = [
+        d + 2 * p for d, p in zip(size, padding if isinstance(padding, tuple) else (padding, padding), strict=True)
+    ]
+    assert any(t.size >= 16 * math.prod(d // stride * stride for d in padded) for t in scheduled(found).temps)
+    check(found, tolerance=1e-4)
+
+
+def test_few_elements_of_steps_are_summed_alone() -> None:
+    """What is cut out of a product of many steps is all that is computed of it."""
+    y = (draw(32, 24) @ draw(24, 64)).reshape(32, 32, 2).permute((1, 2, 0)).reshape(64, 32)
+    part = y.shrink(((3, 8), (0, 32)))
+    assert [t.size for t in scheduled(part).temps] == [5 * 32]
+    check(part, tolerance=1e-4)
+
+
 def test_steps_one_after_the_other() -> None:
     """The gradient through two convolutions with steps is four sums for each; nothing is computed twice."""
     x = draw(2, 8, 16, 16)
