@@ -28,6 +28,7 @@ from aril.uop.shape import expand, pad, permute, reduce, reshape, shear, shrink
 CLASSES = 16  # combinations of remainders that become sums
 MOST_CHECKED = 1 << 22  # pairs of a position and an element of the kernel for which conditions are compared one by one
 READERS = 10  # movement nodes above the sum that are looked at for a shorter result
+LONG_SUM = 32  # terms from which a sum made alone costs more than a pass over memory
 _ONE_EACH = OpGroup.MOVEMENT - {Ops.SHEAR, Ops.EXPAND}  # an element of the source is read at most once
 
 
@@ -124,6 +125,8 @@ def _uncut(u: UOp) -> UOp | None:
     if not all(isinstance(d, int) and d > 0 for n in (*chain, below) for d in n.shape) or not _is_shifted(chain):
         return None
     whole = next(i for i in range(1, len(chain) + 1) if not _is_shifted(chain[i:]))
+    if numel(below.src[0]) < LONG_SUM * numel(below):
+        return None
     if whole == len(chain) or numel(chain[whole]) > 2 * min(numel(u), numel(below)):
         return None  # most of what would be stored is not asked for, or zeros
     new = UOp(Ops.CONTIGUOUS, (chain[whole],))

@@ -120,7 +120,7 @@ def test_the_gradient_of_overlapping_maxima_stores_no_windows() -> None:
 )
 def test_windows_side_by_side_over_a_padded_image(size: Any, kernel: int, stride: int, padding: Any) -> None:
     """The gradient of the padded image is a dense sum of its own: the image begins within a window."""
-    found, _ = input_gradient((2, 8, *size), (16, 8, kernel, kernel), stride=stride, padding=padding)
+    found, _ = input_gradient((2, 8, *size), (32, 8, kernel, kernel), stride=stride, padding=padding)
     padded = [
         d + 2 * p for d, p in zip(size, padding if isinstance(padding, tuple) else (padding, padding), strict=True)
     ]
@@ -130,7 +130,7 @@ def test_windows_side_by_side_over_a_padded_image(size: Any, kernel: int, stride
 
 def test_few_elements_of_steps_are_summed_alone() -> None:
     """What is cut out of a product of many steps is all that is computed of it."""
-    y = (draw(32, 24) @ draw(24, 64)).reshape(32, 32, 2).permute((1, 2, 0)).reshape(64, 32)
+    y = (draw(32, 40) @ draw(40, 64)).reshape(32, 32, 2).permute((1, 2, 0)).reshape(64, 32)
     part = y.shrink(((3, 8), (0, 32)))
     assert [t.size for t in scheduled(part).temps] == [5 * 32]
     check(part, tolerance=1e-4)
