@@ -92,14 +92,16 @@ def _copy_loops(load: UOp, loops: list[UOp], start: int) -> tuple[dict[UOp, UOp]
         strided = lanes is not None and gate is None and form.coefficient(lanes) not in (0, 1, None)
         known = last.src[0].op is Ops.CONST
         if i == len(groups) - 1 and strided and known and form.coefficient(last) == 1:
-            tile = next((f for f in (4, 2) if turns % f == 0 and turns > f), 1)
-        loop = UOp.range(turns // tile if known else last.src[0], (start + i, 0))
+            tile = next((f for f in (4, 2) if turns > f), 1)
+        loop = UOp.range(-(-turns // tile) if known else last.src[0], (start + i, 0))
         closing.append(loop)
         value = loop
         if tile > 1:
             inside = UOp.range(tile, (start + i, 1), AxisType.UPCAST)
             closing.append(inside)
-            value = add(mul(loop, tile), inside)
+            first, most = mul(loop, tile), UOp.integer(turns - tile)  # the last tile begins earlier
+            first = first if turns % tile == 0 else UOp(Ops.WHERE, (UOp(Ops.CMPLT, (first, most)), first, most))
+            value = add(first, inside)
         # the whole group moves as its last loop does: the others stand still, and in the panel likewise
         new.update({r: UOp.integer(0) for r in group[:-1]})
         new[last] = value

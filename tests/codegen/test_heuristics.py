@@ -463,3 +463,14 @@ def test_rows_by_columns_are_packed_where_a_panel_takes_their_place_in_cache(siz
 
 def test_packed_strips_of_crowded_rows() -> None:
     run_all(b.matmul(700, 500, 311, "tn"), "avx2", interpret=False)
+
+
+@pytest.mark.parametrize("target", ["wide", "avx2"])
+@pytest.mark.parametrize("depth", [136, 138, 139])
+def test_rows_are_packed_by_transposing_tiles_whatever_their_length(target: str, depth: int) -> None:
+    """Four numbers of each row at once; the last tile begins earlier."""
+    kernel = b.matmul(240, 320, depth, "nt")
+    copies = [u for u in plan_of(kernel, target).sink.toposort() if u.op is Ops.END and u.src[0].op is Ops.STORE]
+    loops = [[(r.arg.kind, r.src[0].arg) for r in u.src[1:]] for u in copies]
+    assert any((AxisType.UPCAST, 4) in found and AxisType.VECTOR in dict(found) for found in loops)
+    run_all(kernel, target, interpret=False)
