@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import product
 from math import prod
+from time import monotonic
 from typing import Any
 
 from aril.codegen.coalesce import lanes_of
@@ -113,13 +114,17 @@ def _model(z3: Any, solver: Any, terms: _Terms) -> Any:
     """Values that satisfy all of `solver`; None where there are none; what to say where z3 has no answer.
 
     Quotients by variables are beyond z3 but for small cases: each turn of the loops, for each value of the variables,
-    is then a question of its own, in which they are constants.
+    is then a question of its own, in which they are constants. All of them together have the time of one.
     """
     answer = solver.check()
     walked = [(v[0], u) for u, v in terms.done.items() if u.is_variable or u.op in (Ops.RANGE, Ops.SPECIAL)]
     spans = [range(int(u.bounds[0]), int(u.bounds[1]) + 1) for _, u in walked]
     if answer == z3.unknown and walked and prod(map(len, spans)) <= MOST_TURNS:
+        end = monotonic() + TIMEOUT_MS / 1000
         for turn in product(*spans):
+            if monotonic() > end:
+                answer = z3.unknown
+                break
             values = [(v, z3.IntVal(n)) for (v, _), n in zip(walked, turn, strict=True)]
             here = [z3.simplify(z3.substitute(a, *values)) for a in solver.assertions()]
             if any(z3.is_false(a) for a in here):
