@@ -56,7 +56,7 @@ MARKS = {  # what appears at a level of DEBUG, and at every level above
     2: r"\*\*\* CPU +\w+ .*GFLOPS",
     3: r": steps:",
     4: r"define .*void @\w+",
-    5: r"^--- accumulate$",
+    5: r"^--- accumulate\b",
     6: r"^ *v\d+: float32",
     7: r"^\s+retq?$",
 }

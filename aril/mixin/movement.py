@@ -422,7 +422,8 @@ class MovementMixin(OperatorMixin):
         rest = [i for i in range(self.ndim) if i not in (a, b)]
         if not (isinstance(self.shape[a], int) and isinstance(self.shape[b], int)):
             if not same(self.shape[a], self.shape[b]) or offset:
-                self._known_length(a, "diagonal"), self._known_length(b, "diagonal")
+                for axis in (a, b):
+                    self._known_length(axis, "diagonal")
             whole = self._to_greatest(a)._to_greatest(b).diagonal(0, a, b)
             return whole._first(whole.ndim - 1, self.shape[a])
         x = self._permute((*rest, a, b)) if (*rest, a, b) != tuple(range(self.ndim)) else self
