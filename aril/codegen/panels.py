@@ -100,7 +100,7 @@ def _copy_loops(load: UOp, loops: list[UOp], start: int) -> tuple[dict[UOp, UOp]
             inside = UOp.range(tile, (start + i, 1), AxisType.UPCAST)
             closing.append(inside)
             first, most = mul(loop, tile), UOp.integer(turns - tile)  # the last tile begins earlier
-            first = first if turns % tile == 0 else UOp(Ops.WHERE, (UOp(Ops.CMPLT, (first, most)), first, most))
+            first = first if turns % tile == 0 else first.lesser(most)
             value = add(first, inside)
         # the whole group moves as its last loop does: the others stand still, and in the panel likewise
         new.update({r: UOp.integer(0) for r in group[:-1]})

@@ -153,14 +153,14 @@ class Split(Step):
         tiles = simplify(UOp(Ops.FLOORDIV, (add(end, f - 1), UOp.integer(f))))
         outer, inner = self._part(loop, 0, tiles), self._part(loop, 1, UOp.integer(f))
         first, last = mul(outer, f), simplify(add(end, -f))
-        start = UOp(Ops.WHERE, (UOp(Ops.CMPLT, (first, last)), first, last))
+        start = first.lesser(last)
         return replace_loops(sink, {loop: (add(start, inner), (outer, inner))})
 
     def _ragged(self, sink: UOp, loop: UOp) -> UOp:
         end, f = loop.src[0], self.factor
         outer = self._part(loop, 0, simplify(UOp(Ops.FLOORDIV, (add(end, f - 1), UOp.integer(f)))))
         left = UOp(Ops.ADD, (end, UOp(Ops.MUL, (outer, UOp.integer(-f)))))
-        inner = self._part(loop, 1, UOp(Ops.WHERE, (UOp(Ops.CMPLT, (left, UOp.integer(f))), left, UOp.integer(f))))
+        inner = self._part(loop, 1, left.lesser(UOp.integer(f)))
         return replace_loops(sink, {loop: (add(mul(outer, f), inner), (outer, inner))})
 
     def _filled(self, sink: UOp, loop: UOp) -> UOp:

@@ -194,7 +194,7 @@ def _row(axis: Axis, lanes: int, start: int) -> tuple[int, UOp, UOp, list[UOp]]:
     turn = UOp.range(UOp.integer(turns), (start, 0), AxisType.UPCAST if turns <= COPIES else AxisType.LOOP)
     lane = UOp.range(UOp.integer(lanes), (start, 1), AxisType.VECTOR)
     first, most = mul(turn, lanes), UOp.integer(rows - lanes)
-    at = first if rows % lanes == 0 else UOp(Ops.WHERE, (UOp(Ops.CMPLT, (first, most)), first, most))
+    at = first if rows % lanes == 0 else first.lesser(most)
     q = add(at, lane)
     if axis.spread == 1:
         return rows, q, q, [turn, lane]

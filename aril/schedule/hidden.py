@@ -41,10 +41,10 @@ class Seen:
         for form in self.low:
             low = _greater(low, _at(form, row, first if (form.coefficient(row) or 0) > 0 else last))
         for form in self.high:
-            high = _less(high, _at(form, row, last if (form.coefficient(row) or 0) > 0 else first))
+            high = simplify(high.lesser(_at(form, row, last if (form.coefficient(row) or 0) > 0 else first)))
         least = min(LEAST, max(0, int(end.vmin)))
         high = _greater(high, UOp.integer(least))
-        low = _greater(UOp.integer(0), _less(low, add(high, -least)))
+        low = _greater(UOp.integer(0), simplify(low.lesser(add(high, -least))))
         count = _greater(simplify(add(high, UOp(Ops.MUL, (low, UOp.integer(-1))))), UOp.integer(least))
         if (count.vmin + count.vmax) * 10 > end.vmax * 19:
             return None
@@ -236,10 +236,6 @@ def _at(form: Linear, row: UOp, where: UOp) -> UOp:
     scale = form.coefficient(row) or 0
     out = Linear(rest, form.const).expression()
     return simplify(UOp(Ops.ADD, (out, UOp(Ops.MUL, (where, UOp.integer(scale)))))) if scale else simplify(out)
-
-
-def _less(a: UOp, b: UOp) -> UOp:
-    return simplify(UOp(Ops.WHERE, (UOp(Ops.CMPLT, (a, b)), a, b)))
 
 
 def _greater(a: UOp, b: UOp) -> UOp:

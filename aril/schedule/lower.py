@@ -62,7 +62,7 @@ def _within(i: UOp, size: sint) -> UOp:
     if in_bounds(i, size) is None:
         return i
     last = index_add(UOp.integer(size), -1)
-    i = UOp(Ops.WHERE, (UOp(Ops.CMPLT, (i, last)), i, last))
+    i = i.lesser(last)
     return simplify(UOp(Ops.MAX, (i, ZERO)))
 
 

@@ -108,9 +108,9 @@ def _tiles_of(row: UOp, tile: int, id: int) -> tuple[UOp | None, UOp, UOp]:
     here = UOp.integer(tile)
     if end.op is not Ops.CONST:  # the last tile ends earlier
         left = end if outer is None else UOp(Ops.ADD, (end, mul(outer, -tile)))
-        here = UOp(Ops.WHERE, (UOp(Ops.CMPLT, (left, UOp.integer(tile))), left, UOp.integer(tile)))
+        here = left.lesser(UOp.integer(tile))
     elif outer is not None and n % tile:  # the last tile begins earlier: a row done twice is the same
-        first = UOp(Ops.WHERE, (UOp(Ops.CMPLT, (first, UOp.integer(n - tile))), first, UOp.integer(n - tile)))
+        first = first.lesser(UOp.integer(n - tile))
     return outer, first, here
 
 

@@ -36,7 +36,7 @@ def scatter_nests(state: Lowering, target: UOp, value: UOp) -> list[UOp]:
     chunk = state.new_range(count, AxisType.GLOBAL) if count > 1 else ZERO
     first = index_mul(chunk, each)
     left = index_add(UOp.integer(rows), index_mul(first, -1))
-    mine = simplify(UOp(Ops.WHERE, (UOp(Ops.CMPLT, (left, UOp.integer(each))), left, UOp.integer(each))))
+    mine = simplify(left.lesser(UOp.integer(each)))
 
     nests = []
     if not kept:

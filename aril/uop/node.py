@@ -321,6 +321,10 @@ class UOp(OpMixin):
             self if gate.op is Ops.CONST and gate.arg is True else UOp(Ops.WHERE, (gate, self, UOp.invalid(self.dtype)))
         )
 
+    def lesser(self, other: UOp) -> UOp:
+        """The lesser of two integer expressions: there is no MIN among the operations."""
+        return UOp(Ops.WHERE, (UOp(Ops.CMPLT, (self, other)), self, other))
+
     @staticmethod
     def invalid(dtype: DType = dtypes.weakint) -> UOp:
         """The value that marks "no element here"."""
