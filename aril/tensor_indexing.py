@@ -131,7 +131,7 @@ class TensorIndexing:
         >>> Tensor([1, 2, 3]).masked_select(Tensor([True, False, True])).tolist()
         [1, 3]
         """
-        shape = broadcast_shape(self.shape, mask.shape, what="masked_select")
+        shape = broadcast_shape(self.shape, mask.shape, what="masked_select") or (1,)
         return self._broadcast_to(shape)[mask._broadcast_to(shape)]
 
 

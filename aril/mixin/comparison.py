@@ -118,6 +118,7 @@ class ComparisonMixin(BaseMixin):
 
     def isclose(self, other: Any, rtol: Any = 1e-5, atol: Any = 1e-8, equal_nan: Any = False) -> Self:
         """|self - other| <= atol + rtol * |other|, elementwise; equal infinities are close, NaN only on request.
+        Integers are compared in float64, as in NumPy.
 
         >>> Tensor([1.0, 2.0]).isclose(Tensor([1.000001, 2.1])).tolist()
         [True, False]
@@ -125,6 +126,8 @@ class ComparisonMixin(BaseMixin):
         a, b = self._matched(other, "isclose")
         if a.dtype.kind == "b":
             return a.eq(b)
+        if a.dtype.kind != "f":  # their difference may wrap
+            a, b = a.cast(dtypes.float64), b.cast(dtypes.float64)
         near = b.isfinite() & ((a - b).abs() <= b.abs() * rtol + atol)
         out = near | a.eq(b)
         return out | (a.isnan() & b.isnan()) if equal_nan else out
@@ -248,12 +251,13 @@ class ComparisonMixin(BaseMixin):
         return b.signbit().ne(a.signbit()).where(-a, a)
 
     def lerp(self, end: Any, weight: Any) -> Self:
-        """self + (end - self) * weight.
+        """self + (end - self) * weight, in floats.
 
         >>> Tensor([0.0, 10.0]).lerp(Tensor([4.0, 20.0]), 0.5).tolist()
         [2.0, 15.0]
         """
-        return self + (self._matched(end, "lerp")[1] - self) * weight
+        a, b = self._floating()._matched(end, "lerp")
+        return a + (b - a) * weight
 
     def const_like(self, value: Any) -> Self:
         """A scalar constant of this dtype; it broadcasts against anything.

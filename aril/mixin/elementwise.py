@@ -172,9 +172,10 @@ class ElementwiseMixin(ComparisonMixin):
         if self.dtype.kind != "f":
             return _integer(self)._alu(Ops.FLOORDIV, _integer(b))
         # As Python: from the exact remainder, not by rounding the quotient, which may round up to the next integer.
-        quotient = self._alu(Ops.SUB, self._floormod(b))._alu(Ops.FDIV, b)
-        nearest = quotient.round()
-        return b.eq(0).where(self._alu(Ops.FDIV, b), nearest)
+        r = self._fmod(b)
+        towards_zero = self._alu(Ops.SUB, r)._alu(Ops.FDIV, b).round()
+        down = (r.ne(0) & (r < 0).ne(b < 0)).where(towards_zero - 1.0, towards_zero)
+        return b.eq(0).where(self._alu(Ops.FDIV, b), down)
 
     def _floormod(self, b: Self) -> Self:
         if self.dtype.kind != "f":

@@ -71,9 +71,10 @@ class IndexingMixin(ResizeMixin):
         """Where values can be computed, IndexError for positions out of range if CHECK_POSITIONS asks for it."""
 
     def _signed(self) -> Self:
-        """Integers in a type that holds -1 and any length of an axis."""
+        """Integers in a type that holds -1 and any length of an axis; what it does not hold is its greatest."""
         small = self.dtype.itemsize < 4 or self.dtype is dtypes.int32
-        return self if self.dtype.weak else self.cast(dtypes.int32 if small else dtypes.int64)
+        x = self.minimum(dtypes.int64.max) if self.dtype is dtypes.uint64 else self
+        return x if self.dtype.weak else x.cast(dtypes.int32 if small else dtypes.int64)
 
     def gather(self, dim: int, index: Self) -> Self:
         """out[.., i, ..] = x[.., index[.., i, ..], ..] along `dim`; the other axes of `index` are at most as long as

@@ -66,9 +66,9 @@ class LayersMixin(OrderMixin):
         [0.6, 0.8]
         """
         x = self._floating()
-        size = x.abs() if p != 2 else x
-        norm = (size.square() if p == 2 else size.pow(p)).sum(axis, True)
-        return x / (norm.sqrt() if p == 2 else norm.pow(1 / p)).maximum(eps)
+        wide = x._wide()
+        norm = wide.square().sum(axis, True).sqrt() if p == 2 else wide.abs().pow(p).sum(axis, True).pow(1 / p)
+        return (wide / norm.maximum(eps)).cast(x.dtype)
 
     # --- losses ---
 
@@ -199,7 +199,8 @@ class LayersMixin(OrderMixin):
         logs = self if weights is None else self * weights
         loss = hit.where(logs, none).sum(d).neg()
         if smoothing:
-            loss = loss * (1 - smoothing) + counts.where(logs.sum(d).neg(), none) * (smoothing / classes)
+            every = counts.where(logs._wide().sum(d).neg(), none)  # many logarithms may be too much for a small float
+            loss = (loss * (1 - smoothing) + every * (smoothing / classes)).cast(self.dtype)
         if reduction != "mean":
             return loss._loss_result(reduction, what)
         wide = loss._wide()
@@ -319,7 +320,7 @@ class LayersMixin(OrderMixin):
         """
         if self.dtype.kind == "f":
             raise TypeError(f"one_hot needs integers, not {self.dtype.name}")
-        x = self.cast(dtypes.default_int()) if self.dtype.kind == "b" else self
+        x = self if self.dtype.itemsize >= 4 else self.cast(dtypes.int32)  # a narrow type may not hold every class
         if isinstance(num_classes, int) and num_classes < 0:
             raise ValueError(f"one_hot: num_classes is at least 0, not {num_classes}")
         hit = x._reshape((*x.shape, 1)).eq(x._iota(num_classes).cast(x.dtype))

@@ -89,7 +89,7 @@ class ReduceMixin(ArrangementMixin):
         >>> Tensor([1.0, 3.0, 5.0]).std().item()
         2.0
         """
-        return self.var(axis, keepdim, correction).sqrt()
+        return self.std_mean(axis, keepdim, correction)[0]
 
     def var_mean(self, axis: Any = None, keepdim: Any = False, correction: Any = 1) -> tuple[Self, Self]:
         """Variance and mean, in two passes over the data (the one-pass formula cancels).
@@ -114,8 +114,9 @@ class ReduceMixin(ArrangementMixin):
         >>> [t.item() for t in Tensor([1.0, 3.0, 5.0]).std_mean()]
         [2.0, 3.0]
         """
-        var, mean = self.var_mean(axis, keepdim, correction)
-        return var.sqrt(), mean
+        x = self._floating()
+        var, mean = x._wide().var_mean(axis, keepdim, correction)  # the variance may be too much for a small float
+        return var.sqrt().cast(x.dtype), mean.cast(x.dtype)
 
     # --- extremes and truth ---
 

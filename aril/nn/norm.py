@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from aril.config import TRAINING
-from aril.dtype import dtypes
+from aril.dtype import dtypes, promote
 from aril.nn.state import marked_param
 from aril.tensor import Tensor
 
@@ -19,8 +19,14 @@ def _zeros(*shape: int) -> Tensor:
     return marked_param(Tensor.zeros(*shape).contiguous())
 
 
+def _wide(x: Tensor) -> Tensor:
+    """Small floats as float32, which holds their squares."""
+    return x.float() if x.dtype.kind == "f" and x.dtype.itemsize < 4 else x
+
+
 class BatchNorm:
     """Each channel (axis 1) shifted and scaled to mean 0 and variance 1, then `* weight + bias`; any number of axes.
+    Small floats are computed with in float32.
 
     Under `Context(TRAINING=1)` by the statistics of the batch, and the running ones move by `momentum` towards them
     (the variance unbiased); else by the running ones. Moving them is an assignment like any other, computed when they
@@ -53,8 +59,11 @@ class BatchNorm:
     def __call__(self, x: Tensor) -> Tensor:
         if x.ndim < 2 or x.shape[1] != self.num_features:
             raise ValueError(f"BatchNorm takes (batch, {self.num_features}, ...), the input has shape {x.shape}")
-        mean, var = self._statistics(x)
-        return x.batchnorm(self.weight, self.bias, mean, (var + self.eps).rsqrt())
+        wide = _wide(x)
+        mean, var = self._statistics(wide)
+        out = wide.batchnorm(self.weight, self.bias, mean, (var + self.eps).rsqrt())
+        kind = x.dtype if self.weight is None else promote(x.dtype, self.weight.dtype)
+        return out.cast(kind) if kind.kind == "f" else out
 
     def _statistics(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance of shape (channels,): of the batch, or the running ones."""
@@ -180,6 +189,6 @@ class RMSNorm:
     def __call__(self, x: Tensor) -> Tensor:
         if x.ndim == 0 or x.shape[-1] != self.dim:
             raise ValueError(f"RMSNorm takes (..., {self.dim}), the input has shape {x.shape}")
-        wide = x.float() if x.dtype.itemsize < 4 else x
+        wide = _wide(x)
         out = (wide * ((wide * wide).mean(-1, keepdim=True) + self.eps).rsqrt()).cast(x.dtype)
         return out if self.weight is None else out * self.weight

@@ -327,3 +327,22 @@ def test_integers_beyond_the_type_wrap_only_where_all_integers_do():
         with pytest.raises(ValueError, match=r"(300|-1|1099511627776) does not fit u?int(8|32)"):
             g()
     assert y.tolist() == [1, 200, 255]
+
+
+@both
+def test_floats_divided_and_rounded_down_are_those_of_python(value):
+    a, b = pairs(SPECIAL)  # among them numbers by infinities: 1 // -inf is -1
+    with np.errstate(all="ignore"):
+        check(value, Tensor(a) // Tensor(b), np.floor_divide(a, b))
+
+
+@both
+@pytest.mark.parametrize("kind", ["uint8", "int8", "int16", "int32"])
+def test_differences_of_integers_do_not_wrap_where_floats_come_out(value, kind):
+    info = np.iinfo(kind)
+    a, b = pairs(np.array([info.min, 0, 1, 5, 100, info.max], kind))
+    for rtol, atol in ((0.0, 2.0), (0.25, 0.5), (1e-5, 1e-8)):
+        want = np.isclose(a.astype(np.float64), b.astype(np.float64), rtol, atol)
+        check(value, Tensor(a).isclose(Tensor(b), rtol, atol), want)
+    want = a + (b.astype(np.float64) - a) * 0.25
+    check(value, Tensor(a).lerp(Tensor(b), 0.25), want)

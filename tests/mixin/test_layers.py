@@ -158,3 +158,14 @@ def test_normalize(value):
     check(value, Tensor(x).normalize(), x / np.linalg.norm(x, axis=1, keepdims=True), rtol=1e-5)
     check(value, Tensor(x).normalize(1, 0), x / np.abs(x).sum(0), rtol=1e-5)
     check(value, Tensor.zeros(1, 3).normalize(), np.zeros((1, 3)))
+    large = (1000 * x).astype(np.float16)  # whose squares are beyond the type
+    for p in (2, 3):
+        want = large / np.linalg.norm(large.astype(np.float64), p, axis=1, keepdims=True)
+        check(value, Tensor(large).normalize(p).float(), want, rtol=1e-3, atol=1e-3)
+
+
+@both
+@pytest.mark.parametrize("kind", ["int8", "uint8", "int16"])
+def test_one_hot_of_narrow_class_numbers(value, kind):
+    numbers = np.array([0, 5, 44, 127], kind)  # with 300 classes, 300 - 256 is not class 44
+    check(value, Tensor(numbers).one_hot(400), (numbers[:, None] == np.arange(400)).astype(np.int32))

@@ -172,3 +172,14 @@ def test_maxima_of_types_with_and_without_infinities(value, name):
     check(value, t.isfinite(), np.full(x.shape, True))
     check(value, Tensor([1.0, np.nan]).cast(name).isfinite(), [True, False])
     check(value, Tensor([1.0, np.nan, 2.0]).cast(name).max().float(), np.nan)
+
+
+@both
+def test_a_deviation_is_there_where_the_variance_is_beyond_the_type(value):
+    x = (1000 * RNG.standard_normal((3, 40)) - 500).astype(np.float16)
+    want = x.astype(np.float64)
+    check(value, Tensor(x).std(1).float(), want.std(1, ddof=1), rtol=1e-3)
+    std, mean = Tensor(x).std_mean(1)
+    assert std.dtype is mean.dtype is dtypes.float16
+    check(value, std.float(), want.std(1, ddof=1), rtol=1e-3)
+    check(value, mean.float(), want.mean(1), rtol=1e-3)

@@ -206,3 +206,18 @@ def test_arguments_that_make_no_layer_are_refused():
         nn.Embedding(3, 2)(Tensor([1.0]))
     with pytest.raises(AttributeError, match="Liner"):
         nn.Liner  # noqa: B018
+
+
+@pytest.mark.parametrize("affine", [True, False])
+def test_batch_statistics_of_small_floats_are_carried_in_float32(affine):
+    x = (1000 * sample(8, 2, 5) + 1000).astype(np.float16)
+    layer = nn.BatchNorm(2, affine=affine)
+    with Context(TRAINING=1):
+        out = layer(Tensor(x))
+    assert out.dtype is (dtypes.float32 if affine else dtypes.float16)
+    want = normalized(x, (0, 2), 1e-5)
+    np.testing.assert_allclose(out.float().numpy(), want, rtol=1e-3, atol=1e-3)
+    # the squares are beyond float16, and the means have more digits than it holds
+    close(layer.running_mean, 0.1 * x.astype(np.float64).mean((0, 2)), 1e-6)
+    close(layer.running_var, 0.9 + 0.1 * x.astype(np.float64).var((0, 2), ddof=1), 1e-6)
+    assert nn.BatchNorm(3, affine=False)(Tensor.ones(2, 3, dtype="int32")).dtype is dtypes.float32

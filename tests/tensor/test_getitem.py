@@ -168,3 +168,10 @@ def test_parts_of_nothing_are_well_formed():
     for y in (x[::-1], x[::-2, :2], x.flip(0), x.sort(1)[0], x.gather(1, Tensor.zeros(0, 2, dtype="int32"))):
         check(y.uop.sink(), "tensor")
         assert y.numpy().shape == y.shape
+
+
+def test_masks_of_shape_nothing_select_a_vector():
+    x = Tensor(3.0)
+    assert x.masked_select(x > 0).tolist() == [3.0]
+    assert x.masked_select(x < 0).shape == (0,)
+    assert Tensor([1.0, 2.0]).masked_select(Tensor(True)).tolist() == [1.0, 2.0]

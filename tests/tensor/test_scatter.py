@@ -340,3 +340,10 @@ def test_what_was_read_before_an_assignment_keeps_the_old_values():
     np.testing.assert_array_equal(before.numpy(), x[index] + 1)
     x[index] = 0
     np.testing.assert_allclose(after.numpy(), x.sum(0), rtol=1e-12)
+
+
+def test_a_position_beyond_int64_is_beyond_the_axis():
+    far = Tensor(np.array([2**64 - 1, 1], np.uint64))
+    x = Tensor([10, 20, 30])
+    assert x[far].tolist() == x.gather(0, far).tolist() == [30, 20]  # reading takes the nearest
+    assert x.scatter(0, far, Tensor([7, 8])).tolist() == [10, 8, 30]
