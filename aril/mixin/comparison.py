@@ -256,6 +256,8 @@ class ComparisonMixin(BaseMixin):
         >>> Tensor([0.0, 10.0]).lerp(Tensor([4.0, 20.0]), 0.5).tolist()
         [2.0, 15.0]
         """
+        if self.dtype.kind == "b":
+            raise TypeError("lerp goes between numbers, not bool; cast it first")
         a, b = self._floating()._matched(end, "lerp")
         return a + (b - a) * weight
 
