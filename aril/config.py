@@ -126,12 +126,17 @@ class Context(contextlib.ContextDecorator):
     def __enter__(self) -> Context:
         self._saved.append([(one, one.value) for one, _ in self._changes])
         for one, value in self._changes:
-            one.value = value
+            _set(one, value)
         return self
 
     def __exit__(self, *exc: object) -> None:
         for one, value in self._saved.pop():
-            one.value = value
+            _set(one, value)
+
+
+def _set(one: Setting[T], value: T) -> None:
+    one.value = value
+    unwatched.__dict__.pop("value", None)
 
 
 def setting(name: str) -> Setting[Any]:
@@ -161,7 +166,8 @@ def changed() -> dict[str, int | str]:
 
 def adopt(one: Setting[T], value: T) -> None:
     """Take `value` for the whole process where no `Context` says otherwise, in threads that have not read it yet."""
-    _FROM_ENVIRONMENT[one.name] = one.value = one.parse(value)
+    _FROM_ENVIRONMENT[one.name] = value = one.parse(value)
+    _set(one, value)
 
 
 def cache_dir() -> Path:
@@ -406,3 +412,15 @@ COMPILE_WORKERS = _integer(
 REWRITE_STACK_LIMIT = _integer(
     "REWRITE_STACK_LIMIT", 50_000, "Replacements under way at which a rewrite reports rules that do not end.", 1
 )
+
+
+class _Unwatched(threading.local):
+    """Whether the calling thread's launches are neither printed, timed nor checked, and captured as usual: the
+    settings that each call would ask for, in one."""
+
+    @functools.cached_property
+    def value(self) -> bool:
+        return DEBUG.value < 2 and not NAN_CHECK.value and not PROFILE.value and JIT.value == 1
+
+
+unwatched = _Unwatched()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 
 class Counters:
     """What ran since the last `reset`: `ops`, `bytes`, `time_s`, `kernels`; and memory, `mem_used` now, `mem_peak`."""
@@ -23,13 +25,19 @@ class Counters:
 
 
 class _GlobalCounters(Counters):
-    """The sum over all devices, and one `Counters` a device in `per_device`."""
+    """The sum over all devices, and one `Counters` a device in `per_device`. What ran is counted there alone."""
 
     __slots__ = ("per_device",)
 
     def __init__(self) -> None:
-        super().__init__()
         self.per_device: dict[str, Counters] = {}
+        self.mem_used = self.mem_peak = 0
+
+    if not TYPE_CHECKING:
+        ops = property(lambda self: sum([c.ops for c in self.per_device.values()]))
+        bytes = property(lambda self: sum([c.bytes for c in self.per_device.values()]))
+        kernels = property(lambda self: sum([c.kernels for c in self.per_device.values()]))
+        time_s = property(lambda self: sum([c.time_s for c in self.per_device.values()]))
 
     def device(self, name: str) -> Counters:
         """The counters of one device (made at first use)."""
@@ -38,27 +46,23 @@ class _GlobalCounters(Counters):
     def record(self, device: str, ops: int, nbytes: int, time_s: float = 0.0, kernels: int = 1) -> None:
         """Count `kernels` launches on `device`."""
         own = self.per_device.get(device) or self.device(device)
-        self.ops += ops
         own.ops += ops
-        self.bytes += nbytes
         own.bytes += nbytes
-        self.time_s += time_s
         own.time_s += time_s
-        self.kernels += kernels
         own.kernels += kernels
 
-    def memory(self, device: str, change: int) -> None:
-        """Count `change` more bytes in use on `device` (fewer when negative)."""
-        own = self.per_device.get(device) or self.device(device)
+    def memory(self, own: Counters, change: int) -> None:
+        """Count `change` more bytes in use on a device, whose counters are `own` (fewer when negative)."""
         self.mem_used = used = self.mem_used + change
-        if used > self.mem_peak:
-            self.mem_peak = used
-        own.mem_used = used = own.mem_used + change
-        if used > own.mem_peak:
-            own.mem_peak = used
+        own.mem_used = mine = own.mem_used + change
+        if change > 0:
+            if used > self.mem_peak:
+                self.mem_peak = used
+            if mine > own.mem_peak:
+                own.mem_peak = mine
 
     def reset(self) -> None:
-        super().reset()
+        self.mem_peak = self.mem_used
         for one in self.per_device.values():
             one.reset()
 

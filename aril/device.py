@@ -61,6 +61,7 @@ class Allocator:
 
     def __init__(self, device: str) -> None:
         self.device = device
+        self._counters = GlobalCounters.device(device)
 
     def _alloc(self, nbytes: int) -> Any:
         """Memory of at least `nbytes`; MemoryError when there is none."""
@@ -99,13 +100,13 @@ class Allocator:
                 opaque = self._alloc(nbytes)
             except MemoryError as error:
                 raise OutOfMemory(_memory_report(self.device, nbytes)) from error
-        GlobalCounters.memory(self.device, nbytes)
+        GlobalCounters.memory(self._counters, nbytes)
         return opaque
 
     def free(self, opaque: Any, nbytes: int) -> None:
         """Give back a block of `alloc(nbytes)`."""
         self._free(opaque, nbytes)
-        GlobalCounters.memory(self.device, -nbytes)
+        GlobalCounters.memory(self._counters, -nbytes)
 
 
 def host_memory(address: int, nbytes: int) -> memoryview:
@@ -288,7 +289,10 @@ class Buffer:
     def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         # No attribute at all when __init__ failed; no allocator when the memory is not ours. When the interpreter
         # ends, the modules below may be gone already, and the system takes the memory back anyway.
-        allocator = getattr(self, "_allocator", None)
+        try:
+            allocator = self._allocator
+        except AttributeError:
+            return
         if allocator is not None and not finalizing():
             allocator.free(self._opaque, self.nbytes)
 
@@ -317,6 +321,11 @@ class Program:
     ) -> float | None:
         """Launch `chunks` (default: the kernel's own) indices. With `wait`, seconds until all were done."""
         raise NotImplementedError
+
+    def launcher(self, chunks: int) -> Callable[[Sequence[Any]], object]:
+        """Launches of `chunks` indices with given buffers, for a kernel without variables that is launched again and
+        again: what does not change is settled once."""
+        return lambda buffers: self(buffers, (), chunks)
 
 
 class DeviceBase:

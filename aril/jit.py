@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
-from aril.config import BEAM, JIT, JITBEAM, Context
+from aril.config import BEAM, JIT, JITBEAM, Context, unwatched
 from aril.device import Buffer
 from aril.engine.capture import Capture, JitError, capturing, local
 from aril.engine.launch import Launch
@@ -117,11 +117,12 @@ class Jit(Generic[P, R]):
         importlib.import_module("aril.captured").save(self, path, state, weights, compiled)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        if not JIT.value or local.capture is not None:  # inside another capture the kernels belong to the outer one
-            return self.function(*args, **kwargs)
-        if self.captured is not None and self.captured.plan is not None:
+        if not (unwatched.value or JIT.value) or local.capture is not None:
+            return self.function(*args, **kwargs)  # inside another capture the kernels belong to the outer one
+        c = self.captured
+        if c is not None and c.plan is not None:
             with self.lock:
-                quick = self.captured.plan.run(args, kwargs)
+                quick = c.plan.run(args, kwargs)
             if quick is not None:
                 return quick[0]  # type: ignore[no-any-return]
         tensors: list[Tensor] = []

@@ -190,11 +190,12 @@ _TENSOR, _VARIABLE, _VALUE, _OBJECT, _SEQUENCE, _MAPPING = range(6)
 class Plan:
     """What calls of one signature have in common, found once from the arguments of one of them."""
 
-    __slots__ = ("captured", "expected", "names")
+    __slots__ = ("captured", "expected", "names", "writes")
 
     def __init__(self, captured: Captured, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.captured, self.names = captured, tuple(kwargs)
         self.expected = _expected([*args, *kwargs.values()])
+        self.writes = captured.writes
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any] | None:
         """What the call gives, in a tuple; None for one that is not known to be like the captured one."""
@@ -208,11 +209,12 @@ class Plan:
         if len(args) != len(self.expected) or not _fits(args, self.expected, nodes, buffers, values):
             return None
         c = self.captured
-        if c.writes and c.meeting(buffers) is not None:
-            return None
-        for i in c.written_inputs:
-            if is_twin(nodes[i]):
+        if self.writes:
+            if c.meeting(buffers) is not None:
                 return None
+            for i in c.written_inputs:
+                if is_twin(nodes[i]):
+                    return None
         return (c.replay(nodes, buffers, values),)
 
 
@@ -242,7 +244,7 @@ def _fits(
 ) -> bool:
     """Whether arguments are as expected, their tensors whole memory of one device each. Collects that memory, its
     nodes and the values of variables."""
-    for x, (cls, kind, a, b, c) in zip(things, expected, strict=True):
+    for x, (cls, kind, a, b, c) in zip(things, expected):  # noqa: B905  # of one length, as their reader has seen
         if x.__class__ is not cls:
             return False
         if kind == _TENSOR:

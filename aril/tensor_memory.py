@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 _repeats = itertools.count()  # tells apart assignments that read alike
 # States of memory that assignments made and that may not be computed yet.
-_assigned: weakref.WeakSet[UOp] = weakref.WeakSet()
+_assigned: set[weakref.ref[UOp]] = set()
 
 
 # Held while a tensor gets a node that had none (a result of a replay, `jit_calls.unnamed`).
@@ -84,7 +84,7 @@ def advance(base: UOp, effect: UOp) -> None:
     for t in viewers(base):
         set_node(t, t.uop.substitute({base: new}))
         t._history = None
-    _assigned.add(new)
+    _assigned.add(weakref.ref(new, _assigned.discard))
     note_assignment(new)
 
 
@@ -215,9 +215,10 @@ def settle(memory: set[int]) -> None:
 @locked
 def _settle(memory: set[int]) -> None:
     waiting = set()
-    for state in list(_assigned):
-        if state.storage is not None:
-            _assigned.discard(state)
+    for ref in list(_assigned):
+        state = ref()
+        if state is None or state.storage is not None:
+            _assigned.discard(ref)
         elif any(place_of(b) in memory for b in memory_of(bottom_of(state))):
             waiting.add(state)
     if waiting:
@@ -334,7 +335,7 @@ def _apart(base: UOp) -> None:
     state = view.after(view.store(base))
     for v in viewers(base):
         set_node(v, v.uop.substitute({base: state}))
-    _assigned.add(state)
+    _assigned.add(weakref.ref(state, _assigned.discard))
     note_assignment(state)
 
 

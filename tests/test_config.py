@@ -71,6 +71,22 @@ def test_a_context_is_not_seen_in_another_thread():
     assert seen == [BEAM.value]
 
 
+def test_the_short_word_for_several_settings_follows_each_context_and_is_the_threads_own():
+    assert config.unwatched.value
+    for name, value in (("DEBUG", 2), ("PROFILE", 1), ("NAN_CHECK", 1), ("JIT", 0), ("JIT", 2)):
+        with Context(**{name: value}):
+            assert not config.unwatched.value
+            seen = []
+            thread = threading.Thread(target=lambda seen=seen: seen.append(config.unwatched.value))
+            thread.start()
+            thread.join()
+            assert seen == [True]
+            with Context(DEBUG=1):
+                assert config.unwatched.value is (name == "DEBUG")
+            assert not config.unwatched.value
+        assert config.unwatched.value
+
+
 def test_an_unknown_name_suggests_a_close_one():
     with pytest.raises(SettingError, match="no setting called 'DEBG'; did you mean DEBUG"):
         Context(DEBG=1)

@@ -14,7 +14,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-from aril.config import DEBUG, JIT, NAN_CHECK, PROFILE
+from aril.config import DEBUG, JIT, NAN_CHECK, PROFILE, unwatched
 from aril.counters import GlobalCounters
 from aril.device import Buffer, Device, readable_size
 from aril.dtype import dtypes
@@ -25,6 +25,7 @@ from aril.engine.compile import evaluate
 from aril.engine.hazards import Span
 from aril.engine.launch import Launch, check_numbers, report
 from aril.engine.memory import Block, first_fit
+from aril.engine.profile import now
 from aril.engine.program import Slot, Submission
 from aril.engine.transfer import transfer
 from aril.uop import Estimates
@@ -48,26 +49,28 @@ class Single:
     """A launch that a ring would take alone: it needs none. Its arguments are among the addresses of the call and
     those that no call changes."""
 
-    __slots__ = ("fixed", "launch", "pick", "program", "plain")
+    __slots__ = ("_fixed", "_pick", "_start", "launch")
 
     def __init__(self, launch: Launch, arguments: Sequence[int | Slot], addresses: int) -> None:
         loaded: Any = launch.loaded
-        self.launch, self.program = launch, loaded.program
-        self.plain = not loaded.variables and isinstance(loaded.chunks, int)
-        self.fixed = [a for a in arguments if isinstance(a, int)]
+        self.launch = launch
+        self._fixed = [a for a in arguments if isinstance(a, int)]
         later = itertools.count(addresses)
         places = [next(later) if isinstance(a, int) else a.which for a in arguments]
-        self.pick: Callable[[Sequence[int]], Sequence[int]] = (
+        self._pick: Callable[[Sequence[int]], Sequence[int]] = (
             itemgetter(*places) if len(places) > 1 else lambda all_of_them: [all_of_them[i] for i in places]
         )
+        is_plain = not loaded.variables and isinstance(loaded.chunks, int)
+        self._start = loaded.program.launcher(loaded.chunks) if is_plain else None
 
-    def run(self, addresses: Sequence[int], known: dict[str, int], wait: bool = False) -> float | None:
+    def run(self, addresses: Sequence[int], known: dict[str, int]) -> None:
         """Launch it with the addresses of a call and values of variables."""
-        arguments = self.pick([*addresses, *self.fixed])
-        loaded: Any = self.launch.loaded
-        if self.plain:
-            return self.program(arguments, (), loaded.chunks, wait)  # type: ignore[no-any-return]
-        return self.program(arguments, *loaded.launch_values(known), wait)  # type: ignore[no-any-return]
+        arguments = self._pick([*addresses, *self._fixed] if self._fixed else addresses)
+        if self._start is not None:
+            self._start(arguments)
+        else:
+            loaded: Any = self.launch.loaded
+            loaded.program(arguments, *loaded.launch_values(known))
 
 
 class Batch:
@@ -198,14 +201,15 @@ class Batch:
             limit.check({**self.values, **values}, evaluate)
         if self.pools:
             buffers = [*buffers, *[Buffer(device, size, dtypes.uint8) for device, size in self.pools]]
-        if DEBUG.value >= 2 or NAN_CHECK.value or (JIT.value == 2 and self.label):
+        watched = not unwatched.value
+        if watched and (DEBUG.value >= 2 or NAN_CHECK.value or (JIT.value == 2 and self.label)):
             with profile.timed("replay", self.label):
                 self._run_one_by_one(buffers, values)
             return
-        began = profile.now()
-        addresses = [b.opaque if b._opaque is None else b._opaque for b in buffers]
+        began = now()
+        addresses = [b.allocate()._opaque if b._opaque is None else b._opaque for b in buffers]
         known = {**self.values, **values} if self.values else values
-        if PROFILE.value:
+        if watched and PROFILE.value:
             self._run_profiled(buffers, addresses, known, began)
         else:
             for s in self.segments:
@@ -215,7 +219,7 @@ class Batch:
                     s.commands.run(addresses, [known[v] for v in s.variables])
                 else:
                     self._run_launch(s, buffers, known)  # type: ignore[arg-type]
-        seconds = (profile.now() - began) * 1e-9
+        seconds = (now() - began) * 1e-9
         for name, (ops, size, count) in self.work.items():
             GlobalCounters.record(name, ops, size, seconds, count)
             seconds = 0.0
@@ -230,7 +234,7 @@ class Batch:
                 continue
             begin = profile.now()
             if isinstance(s, Single):
-                s.run(addresses, known, True)
+                s.run(addresses, known)
             else:
                 self._run_launch(s, buffers, known)
             self._profile(s.launch if isinstance(s, Single) else s, known, begin, profile.now())

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from aril.device import CompiledKernel, DeviceBase, DeviceError, Program
 from aril.runtime import faults
@@ -79,6 +79,12 @@ class CPUProgram(Program):
         launch = partial(self._call, args, 0, -(-ctypes.addressof(scratch) // 64) * 64)
         launch.keep = (self, scratch, keep)  # type: ignore[attr-defined]
         return launch
+
+    def launcher(self, chunks: int) -> Callable[[Sequence[Any]], object]:
+        if chunks == 1 and not self.scratch_bytes:
+            pack, call = self._pack, self._call
+            return lambda buffers: call(pack(*buffers), 0, None)
+        return super().launcher(chunks)
 
     def __call__(
         self, buffers: Sequence[int], values: Sequence[int] = (), chunks: int | None = None, wait: bool = False

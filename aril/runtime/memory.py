@@ -22,6 +22,7 @@ ALIGN = 64
 SLAB = 1 << 20  # small blocks are cut from slabs of this size
 SMALL = 64 << 10  # and these are small
 HUGE = 2 << 20  # from here on, pages of 2 MiB are worth asking for
+SIZES = 8192  # that are remembered with their class
 CHECKED = 256 << 20  # from here on, the system is asked first whether it has that much: it promises more than it has
 _MADV_HUGEPAGE = 14
 
@@ -36,6 +37,15 @@ def size_class(nbytes: int) -> int:
     return -(-nbytes // unit) * unit
 
 
+class _Kept(list[tuple[int, int]]):
+    """Freed blocks of one size class: (when, address), the latest last."""
+
+    __slots__ = ("size",)
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+
 class CPUAllocator(Allocator):
     """Process memory by size class, with a cache of freed blocks up to `limit` bytes (ALLOC_CACHE_LIMIT)."""
 
@@ -43,7 +53,8 @@ class CPUAllocator(Allocator):
         super().__init__(device)
         self._limit = limit
         # Blocks by class, with the time they were freed: the oldest go first when there are too many.
-        self._free_blocks: dict[int, list[tuple[int, int]]] = {}
+        self._free_blocks: dict[int, _Kept] = {}
+        self._kept_for: dict[int, _Kept] = {}  # the same by the bytes asked for
         self._clock = 0
         self._slab = self._slab_end = self._colour = 0
         self.cached = 0  # bytes waiting for reuse
@@ -56,25 +67,34 @@ class CPUAllocator(Allocator):
         return ALLOC_CACHE_LIMIT.value if self._limit is None else self._limit
 
     def _alloc(self, nbytes: int) -> int:
-        size = size_class(nbytes)
         with self._lock:
-            blocks = self._free_blocks.get(size)
+            blocks = self._kept_for.get(nbytes)
+            if blocks is None:
+                blocks = self._keep(nbytes)
+            size = blocks.size
             if blocks:
                 self.cached -= size
                 return blocks.pop()[1]
             return self._carve(size) if size <= SMALL else self._map(size)
 
     def _free(self, opaque: int, nbytes: int) -> None:
-        size = size_class(nbytes)
         with self._lock:
             self._clock += 1
-            blocks = self._free_blocks.get(size)
+            blocks = self._kept_for.get(nbytes)
             if blocks is None:
-                blocks = self._free_blocks[size] = []
+                blocks = self._keep(nbytes)
             blocks.append((self._clock, opaque))
-            self.cached += size
-            if self.cached > (ALLOC_CACHE_LIMIT.value if self._limit is None else self._limit):
+            self.cached = cached = self.cached + blocks.size
+            if blocks.size > SMALL and cached > self.limit:  # small ones cannot be given back
                 self._shrink(self.limit)
+
+    def _keep(self, nbytes: int) -> _Kept:
+        """Where blocks wait that serve `nbytes`."""
+        size = size_class(nbytes)
+        if len(self._kept_for) >= SIZES:
+            self._kept_for.clear()
+        self._kept_for[nbytes] = blocks = self._free_blocks.setdefault(size, _Kept(size))
+        return blocks
 
     def _release(self) -> int:
         with self._lock:
