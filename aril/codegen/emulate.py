@@ -104,11 +104,14 @@ def _replace(
     if u.op is Ops.STORE and u.src[0].dtype in missing:
         kind = u.src[0].dtype
         if src[0].dtype is not _F32:
-            code = codes.get(u.src[1]) or encode(_as_value(u.src[1], src[1], kind), kind)
+            code = codes.get(u.src[1])
+            if code is None:
+                code = encode(_as_value(u.src[1], src[1], kind), kind)
             return UOp(Ops.STORE, (src[0], code, *src[2:]))
         return UOp(Ops.STORE, (src[0], _as_value(u.src[1], src[1], kind), *src[2:]))
     if u.op is Ops.BITCAST and u.src[0].dtype in missing:
-        return (codes.get(u.src[0]) or encode(src[0], u.src[0].dtype)).bitcast(u.dtype)
+        code = codes.get(u.src[0])
+        return (encode(src[0], u.src[0].dtype) if code is None else code).bitcast(u.dtype)
     if u.op is Ops.CAST and u.src[0].dtype in missing and kind not in missing:
         return src[0].cast(kind)
     if kind not in missing:

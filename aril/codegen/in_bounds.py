@@ -17,7 +17,7 @@ from aril.dtype import DType
 from aril.ops import OpGroup, Ops
 from aril.uop.bounds import operand_type
 from aril.uop.node import UOp
-from aril.uop.render import to_expr
+from aril.uop.render import to_line
 
 TIMEOUT_MS = 10_000  # for one question
 MOST_TURNS = 20_000  # for which z3 is asked one by one
@@ -62,7 +62,7 @@ def _error(u: UOp, found: str, name: str) -> OutOfBounds:
     after = f" and the {u.src[0].arg[1] - 1} after it" if u.src[0].op is Ops.SHRINK else ""
     return OutOfBounds(
         f"kernel {name}: a {u.op.name} of {what} ({storage.arg.size} {storage.dtype.name}) at index "
-        f"{_short(to_expr(index))}{after} is not proved to lie inside: {found}"
+        f"{to_line(index)}{after} is not proved to lie inside: {found}"
     )
 
 
@@ -77,7 +77,7 @@ def _counterexample(address: UOp, wide: int, gate: UOp | None, around: list[UOp]
             raise ImportError("CHECK_OOB=2 asks z3 of every access: pip install z3-solver") from None
         low, high = index.bounds
         raise ImportError(
-            f"CHECK_OOB: bounds alone say {low} to {high} of the index {_short(to_expr(index))} where it may be 0 to "
+            f"CHECK_OOB: bounds alone say {low} to {high} of the index {to_line(index)} where it may be 0 to "
             f"{last + 1 - wide}; to decide it takes z3: pip install z3-solver"
         ) from None
     terms = _Terms(z3)
@@ -217,12 +217,7 @@ def _label(u: UOp) -> str:
     if u.op is Ops.LOAD:
         storage = u.src[0].src[0]
         return f"an element of {'buffer ' + str(storage.arg.slot) if storage.op is Ops.PARAM else 'local memory'}"
-    return _short(to_expr(u))
-
-
-def _short(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= 200 else line[:200] + " ..."
+    return to_line(u)
 
 
 def _is_plain(u: UOp) -> bool:

@@ -178,8 +178,9 @@ class _Linearizer:
                 "store it first"
             )
         if node == first and self.items[d].closes:
+            by = Ops.END if user is None else user.op
             raise LinearizeError(
-                f"a value ({user.op if user else 'END'}) in the loop {self.ranges[~first].arg} comes after that loop: "
+                f"a value ({by}) in the loop {self.ranges[~first].arg} comes after that loop: "
                 "it is used outside the loop it is computed in"
             )
         if node != first:

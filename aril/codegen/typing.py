@@ -45,6 +45,7 @@ _NOTHING = UOp(Ops.NOOP, ())
 
 
 def _all_of(gates: list[UOp]) -> UOp | None:
+    """The conjunction of `gates`; None where it always holds."""
     out: UOp | None = None
     for gate in dict.fromkeys(gates):
         if gate.op is Ops.CONST:
@@ -53,6 +54,11 @@ def _all_of(gates: list[UOp]) -> UOp | None:
         else:
             out = gate if out is None else UOp(Ops.AND, (out, gate))
     return out
+
+
+def _both(a: UOp, b: UOp) -> UOp:
+    gate = _all_of([a, b])
+    return _TRUE if gate is None else gate
 
 
 def _gated_invalid(ctx: dict[UOp, UOp], u: UOp, old: UOp) -> UOp:
@@ -66,10 +72,10 @@ def _gated_where(ctx: dict[UOp, UOp], u: UOp, old: UOp) -> UOp | None:
     cond, one, other = u.src
     first, second = ctx.get(old.src[1], _TRUE), ctx.get(old.src[2], _TRUE)
     if second is _FALSE:
-        ctx[old] = _all_of([cond, first]) or _TRUE
+        ctx[old] = _both(cond, first)
         return one
     if first is _FALSE:
-        ctx[old] = _all_of([UOp(Ops.XOR, (cond, _TRUE)), second]) or _TRUE
+        ctx[old] = _both(UOp(Ops.XOR, (cond, _TRUE)), second)
         return other
     ctx[old] = UOp(Ops.WHERE, (cond, first, second))
     return UOp(Ops.WHERE, (cond, one, other))

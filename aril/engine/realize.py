@@ -119,7 +119,7 @@ def realize_uops(uops: list[UOp], devices: list[str | None] | None = None, compu
             root.storage = view
             for b in own:
                 b.came_from = [*getattr(b, "came_from", ()), weakref.ref(root)]
-    return [values.get(u) or realized_view(u) for u in out]
+    return [values[u] if u in values else realized_view(u) for u in out]
 
 
 def forget_values(memory: UOp) -> None:

@@ -87,7 +87,7 @@ def _product_of_sum(u: UOp, weights: UOp, inner: UOp, products: dict[UOp, UOp], 
     before = math.prod(weights.shape[:axis])
     for a, b in (frame.src, frame.src[::-1]):
         seen = expand(reshape(weights, inner.shape), frame.shape)
-        known = products.get(UOp(Ops.MUL, (seen, b))) or products.get(UOp(Ops.MUL, (b, seen)))
+        known = products.get(UOp(Ops.MUL, (seen, b)), products.get(UOp(Ops.MUL, (b, seen))))
         if known is None or known not in done or len(known.arg[1]) != 1:
             continue
         k = known.arg[1][0]

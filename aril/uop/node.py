@@ -519,6 +519,25 @@ class UOp(OpMixin):
 
     __iter__ = None  # a node is no sequence, though it has elements
 
+    def __bool__(self) -> bool:
+        """The truth of an expression that its bounds settle. Errors: TypeError where they do not, and for all else."""
+        if self.dtype is not dtypes.void and self.shape == ():
+            from aril.uop.symbolic import simplify
+
+            known = simplify(self)
+            low, high = known.bounds
+            if known.op is Ops.CONST:
+                return bool(known.arg)
+            if low > 0 or high < 0:
+                return True
+        from aril.uop.render import to_line
+
+        raise TypeError(
+            f"the truth of {to_line(self)} is not known while a graph is made, so Python's if, and, not, min and the "
+            "like cannot use it: choose with condition.where(a, b), join conditions by & and |, turn one round by "
+            "logical_not(); of what may be missing ask whether it `is None`"
+        )
+
     def end(self, *ranges: UOp, condition: UOp | None = None) -> UOp:
         """This effect done for every turn of `ranges` (and, with a condition, while it holds)."""
         return UOp(Ops.END, (self, *ranges) if condition is None else (self, *ranges, condition)) if ranges else self

@@ -154,6 +154,12 @@ def to_expr(u: UOp, limit: int = 4000) -> str:
     return "\n".join([*lines, text[u]])
 
 
+def to_line(u: UOp) -> str:
+    """`to_expr` in at most 200 characters of one line, for messages."""
+    line = " ".join(to_expr(u).split())
+    return line if len(line) <= 200 else line[:200] + " ..."
+
+
 def to_dim(u: UOp) -> str | None:
     """A dimension, position or length for people: `n=7`, `(n*2)=14`, `n` where it has no value; None for what is none
     (for what depends on more than variables)."""

@@ -180,7 +180,9 @@ def _elementwise(own: Step | None, decide: bool = True) -> Step:
     """The common steps, then the operation's own. Sums and products of what is not constant need no look at bounds."""
 
     def step(u: UOp) -> UOp | None:
-        r = _fold(u) or _operands(u)
+        r = _fold(u)
+        if r is None:
+            r = _operands(u)
         if r is not None:
             return r
         if u.dtype.weak:
@@ -197,7 +199,8 @@ def _elementwise(own: Step | None, decide: bool = True) -> Step:
 
 
 def _where_step(u: UOp) -> UOp | None:
-    return conditions.where(u) or _operands(u)
+    r = conditions.where(u)
+    return r if r is not None else _operands(u)
 
 
 _STEPS: dict[Ops, Step] = {

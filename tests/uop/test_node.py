@@ -4,6 +4,7 @@ import copy
 import gc
 import os
 import pickle
+import re
 import subprocess
 import sys
 import threading
@@ -176,3 +177,19 @@ def test_substitution_leaves_what_lies_outside():
     swapped = UOp(Ops.ADD, (UOp(Ops.ADD, (y, y)), kept))
     assert both.substitute({x: y}, lambda u: u.op is Ops.ADD) is swapped
     assert both.substitute({x: y}) is UOp(Ops.ADD, (UOp(Ops.ADD, (y, y)), UOp(Ops.MUL, (y, y))))
+
+
+def test_python_asks_the_truth_of_an_expression_only_where_bounds_settle_it():
+    n, x = UOp.variable("n", 1, 10), UOp.param(0, dtypes.float32, 4)
+    assert n > 0 and n and not n > 10
+    assert not n - n and not UOp.const(dtypes.float32, 0.0) and UOp.const(dtypes.float32, float("nan"))
+    unsettled = {
+        "(3<n)": lambda: bool(n > 3),
+        "(n<9)": lambda: 0 < n < 9 and min(n, 9),
+        "(0.0<buf0[1])": lambda: 1 if x[1] > 0 else 2,
+        "buf0": lambda: bool(x),
+        "sink()": lambda: not UOp.sink(),
+    }
+    for text, ask in unsettled.items():
+        with pytest.raises(TypeError, match=re.escape(f"the truth of {text} is not known while a graph is made")):
+            ask()
