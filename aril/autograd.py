@@ -14,6 +14,7 @@ from aril.dtype import DType, accumulator, dtypes
 from aril.ops import OpGroup, Ops
 from aril.uop.args import is_memory_only
 from aril.uop.call import result_number, written_views
+from aril.uop.composed import operand_of
 from aril.uop.exchange import exchange
 from aril.uop.function import FunctionArg, bind, call, stand_in
 from aril.uop.node import Shape, UOp, sint
@@ -158,7 +159,6 @@ _RULES[Ops.CAST] = lambda u, g: (g,)  # `_fit` casts
 _RULES[Ops.NEG] = lambda u, g: (-g,)
 _RULES[Ops.EXP2] = lambda u, g: (g * u * _LN2,)
 _RULES[Ops.LOG2] = lambda u, g: (_times(g, u.const_like(1 / _LN2)) / u.src[0],)
-_RULES[Ops.SIN] = lambda u, g: (g * u.src[0].cos(),)
 _RULES[Ops.SQRT] = lambda u, g: (g / (u * 2.0),)
 _RULES[Ops.RECIPROCAL] = lambda u, g: (-g * u * u,)
 _RULES[Ops.ADD] = lambda u, g: (g, g)
@@ -167,6 +167,12 @@ _RULES[Ops.MUL] = lambda u, g: (_times(g, u.src[1]), _times(g, u.src[0]))
 _RULES[Ops.FDIV] = lambda u, g: (g / u.src[1], -g * u / u.src[1])
 _RULES[Ops.MULACC] = lambda u, g: (g * u.src[1], g * u.src[0], g)
 _RULES[Ops.WHERE] = lambda u, g: (u.src[0].where(g, 0.0), u.src[0].where(0.0, g))
+
+
+@_rule(Ops.SIN)
+def _sin(u: UOp, g: UOp) -> Grads:
+    x = operand_of(u)
+    return (g * u.src[0].cos(),) if x is None else (-g * x.sin(),)
 
 
 @_rule(Ops.POW)

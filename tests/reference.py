@@ -14,6 +14,7 @@ from aril.device import host_memory
 from aril.dtype import DType, dtypes
 from aril.ops import OpGroup, Ops
 from aril.uop import UOp
+from aril.uop.composed import operand_of
 from aril.uop.function import inline
 from aril.uop.order import toposort
 from aril.uop.shape import movement_arg
@@ -240,6 +241,10 @@ class _Evaluator:
             return {Ops.CMPLT: np.less, Ops.CMPNE: np.not_equal, Ops.CMPEQ: np.equal}[op](a, b)
         if op is Ops.THREEFRY:
             return threefry(src[0], src[1])
+        whole = operand_of(u)
+        if whole is not None:
+            exact = np.exp if op is Ops.EXP2 else np.cos
+            return exact(np.asarray(self.values[whole], dtype=kind).astype(np.float64)).astype(kind)
         a = np.asarray(src[0], dtype=kind)
         if op in _UNARY:
             if op in (Ops.EXP2, Ops.LOG2, Ops.SIN):

@@ -14,6 +14,7 @@ from aril.codegen.transcendental import Arithmetic
 from aril.dtype import DType, dtypes, strong
 from aril.ops import OpGroup, Ops
 from aril.renderer.base import Renderer
+from aril.uop.composed import composed, operand_of
 from aril.uop.node import UOp
 from aril.uop.pattern import Pat, Rules
 from aril.uop.rewrite import RewriteError, rewrite
@@ -207,17 +208,19 @@ def _lower_float(u: UOp, kind: DType, renderer: Renderer) -> UOp | None:
 
 def _through(u: UOp, wide: DType) -> UOp:
     """`u` computed in a wider float type."""
-    exponent = tr.natural_exponent(u)
-    if exponent is not None:
-        src: tuple[UOp, ...] = (UOp(Ops.MUL, (exponent.cast(wide), UOp.const(wide, tr.LOG2E))),)
-    else:
-        src = tuple([s.cast(wide) for s in u.src])
-    return UOp(u.op, src).cast(u.dtype)
+    x = operand_of(u)
+    out = UOp(u.op, tuple([s.cast(wide) for s in u.src])) if x is None else composed(u.op, x.cast(wide))
+    return out.cast(u.dtype)
 
 
 def _exp2(u: UOp, a: Arithmetic) -> UOp:
-    exponent = tr.natural_exponent(u)
+    exponent = operand_of(u)
     return tr.exp2(u.src[0], a) if exponent is None else tr.exp(exponent, a)
+
+
+def _sin(u: UOp, a: Arithmetic) -> UOp:
+    angle = operand_of(u)
+    return tr.sin(u.src[0], a) if angle is None else tr.cos(angle, a)
 
 
 def _truncate(u: UOp) -> UOp:
@@ -266,7 +269,7 @@ _PLAIN: dict[Ops, Rule] = {
 _WIDE: dict[Ops, Callable[[UOp, Arithmetic], UOp]] = {
     Ops.EXP2: _exp2,
     Ops.LOG2: lambda u, a: tr.log2(u.src[0], a),
-    Ops.SIN: lambda u, a: tr.sin(u.src[0], a),
+    Ops.SIN: _sin,
     Ops.POW: lambda u, a: tr.power(u.src[0], u.src[1], a),
 }
 

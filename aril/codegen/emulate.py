@@ -11,12 +11,13 @@ import struct
 from collections.abc import Callable, Mapping, Set
 from types import MappingProxyType
 
-from aril.codegen.transcendental import LOG2E, Arithmetic, natural_exponent
+from aril.codegen.transcendental import Arithmetic
 from aril.config import EMULATED_DTYPES
 from aril.dtype import DType, dtypes, float_max, to_dtype, wrap
 from aril.ops import OpGroup, Ops
 from aril.renderer.base import Renderer
 from aril.uop.args import AddrSpace
+from aril.uop.composed import composed, operand_of
 from aril.uop.node import UOp
 
 _U32, _F32, _F64 = dtypes.uint32, dtypes.float32, dtypes.float64
@@ -136,10 +137,11 @@ def _replace(
     if u.op in OpGroup.ALU or u.op is Ops.STACK:
         first = 1 if u.op is Ops.WHERE else 0
         values = [_as_value(s, n, kind) for s, n in zip(u.src[first:], src[first:], strict=True)]
-        exponent = natural_exponent(u)
-        if exponent is not None:  # the product is not rounded on the way
-            values = [UOp(Ops.MUL, (_as_value(exponent, done[exponent], kind), UOp.const(_F32, LOG2E)))]
-        out = UOp(u.op, (*src[:first], *values))
+        operand = operand_of(u)
+        if operand is not None:  # what stands for exp or cos is not rounded on the way
+            out = composed(u.op, _as_value(operand, done[operand], kind))
+        else:
+            out = UOp(u.op, (*src[:first], *values))
         return out if u.op in _EXACT or u.op is Ops.STACK or u.op in OpGroup.COMPARISON else round_to(out, kind)
     return u.with_src(src)
 

@@ -12,11 +12,11 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from aril.dtype import DType, dtypes, wrap
+from aril.dtype import DType, dtypes
 from aril.ops import Ops
+from aril.uop.composed import LOG2E
 from aril.uop.node import UOp
 
-LOG2E = 1.4426950408889634
 _LOG2E_LOW = 2.0355273740931033e-17  # log2(e) less the float64 above
 
 # (2**f - 1) / f on [-1/2, 1/2]
@@ -178,15 +178,6 @@ class Arithmetic:
 # ----------------------------------------------------------------------------------------------------------- EXP2
 
 
-def natural_exponent(u: UOp) -> UOp | None:
-    """x where `u` is EXP2(x * log2(e)): the constant stands for the exact number, so that `u` is e**x."""
-    if u.op is Ops.EXP2 and u.src[0].op is Ops.MUL:
-        for x, scale in (u.src[0].src, u.src[0].src[::-1]):
-            if scale.op is Ops.CONST and scale.arg in (LOG2E, wrap(LOG2E, u.dtype)):
-                return x
-    return None
-
-
 def exp2(x: UOp, a: Arithmetic) -> UOp:
     """2**x within 1 ulp, denormal results included; float32 takes 17 operations."""
     f = _FORMATS[x.dtype]
@@ -268,8 +259,13 @@ def sin(x: UOp, a: Arithmetic) -> UOp:
     return _sin_single(x, a) if x.dtype is dtypes.float32 else _sin_double(x, a)
 
 
-def _sin_single(x: UOp, a: Arithmetic) -> UOp:
-    """sin(pi f) in float64 for the distance f of x / pi to an integer next to it, whose parity gives the sign.
+def cos(x: UOp, a: Arithmetic) -> UOp:
+    """cos(x) as exactly: the sine half a turn of pi further on, which is added to x / pi."""
+    return _sin_single(x, a, 0.5) if x.dtype is dtypes.float32 else _cos_double(x, a)
+
+
+def _sin_single(x: UOp, a: Arithmetic, ahead: float = 0.0) -> UOp:
+    """sin(pi f) in float64 for the distance f of x / pi + `ahead` to an integer next to it. Its parity gives the sign.
 
     Of 1 / pi those bits are taken that matter for x, as Payne and Hanek do (1983): bits whose products with the last
     bit of x are even are left out, so that a few sets of 109 bits serve all x. The products with the first two parts
@@ -283,8 +279,10 @@ def _sin_single(x: UOp, a: Arithmetic) -> UOp:
         parts = [a.where(below, v, rest) for v, rest in zip(_inverse_of_pi(start), parts, strict=True)]
     product = a.mul(wide, parts[0])
     magic = 1.5 * 2.0**52
-    shifted = a.add(a.mad(wide, parts[1], product), magic)
-    f = a.mad(wide, parts[2], a.mad(wide, parts[1], a.sub(product, a.sub(shifted, magic))))
+    turns = a.mad(wide, parts[1], product)
+    shifted = a.add(a.add(turns, ahead) if ahead else turns, magic)
+    whole = a.sub(shifted, magic)
+    f = a.mad(wide, parts[2], a.mad(wide, parts[1], a.sub(product, a.sub(whole, ahead) if ahead else whole)))
     s = a.mul(f, a.polynomial(a.mul(f, f), _SIN_TURNS))
     return a.xor(s.bitcast(dtypes.uint64), a.shl(shifted.bitcast(dtypes.uint64), 63)).bitcast(s.dtype).cast(x.dtype)
 
@@ -311,6 +309,19 @@ def _sin_double(x: UOp, a: Arithmetic) -> UOp:
     s = a.mad(a.mul(r, z), a.polynomial(z, _SIN), r)
     flip = a.xor(a.where(small, size.const_like(0), flip), sign)
     out = a.xor(s.bitcast(f.unsigned), flip).bitcast(x.dtype)
+    return a.where(a.less(size, 2047 << 52), out, math.nan)
+
+
+def _cos_double(x: UOp, a: Arithmetic) -> UOp:
+    """The sine of pi / 2 - |x| where |x| is below 1, of the distance of |x| + pi / 2 to a multiple of pi beyond."""
+    size = a.both(x.bitcast(dtypes.uint64), (1 << 63) - 1)
+    small = a.less(size, _bits_of(1.0, x.dtype))
+    reduced, flip = _reduce_double(size, a, 1 << 62)
+    near = a.add(a.sub(math.pi / 2, size.bitcast(x.dtype)), 6.123233995736766e-17)
+    r = a.where(small, near, reduced)
+    z = a.mul(r, r)
+    s = a.mad(a.mul(r, z), a.polynomial(z, _SIN), r)
+    out = a.xor(s.bitcast(dtypes.uint64), a.where(small, size.const_like(0), flip)).bitcast(x.dtype)
     return a.where(a.less(size, 2047 << 52), out, math.nan)
 
 
@@ -347,8 +358,9 @@ def _high_product(x: UOp, y: UOp, a: Arithmetic) -> UOp:
     return a.add(a.add(a.mul(x1, y1), a.shr(p01, 32)), a.shr(middle, 32))
 
 
-def _reduce_double(size: UOp, a: Arithmetic) -> tuple[UOp, UOp]:
-    """(r, flip) for the bits `size` of |x| >= 1: sin |x| = sin r or, where the sign bit `flip` is set, -sin r.
+def _reduce_double(size: UOp, a: Arithmetic, ahead: int = 0) -> tuple[UOp, UOp]:
+    """(r, flip) for the bits `size` of |x| >= 1: sin |x| = sin r or, where the sign bit `flip` is set, -sin r. With
+    `ahead` of |x| + pi `ahead` / 2**63.
 
     As Payne and Hanek do, with 192 bits of 1 / pi and 128 of the product. Between pi / 2 and pi the sine mirrors, so
     the distance to the nearest multiple of pi is the complement.
@@ -364,6 +376,7 @@ def _reduce_double(size: UOp, a: Arithmetic) -> tuple[UOp, UOp]:
     low = a.add(p1, _high_product(m, w2, a))
     carry = a.less(low, p1).cast(dtypes.uint64)
     high = a.add(a.add(a.mul(m, w0), _high_product(m, w1, a)), carry)
+    high = a.add(high, ahead) if ahead else high
     twice = a.either(a.shl(high, 1), a.shr(low, 63))
     back = a.shr(twice.bitcast(dtypes.int64), 63).bitcast(dtypes.uint64)
     high_part, low_part = a.xor(twice, back), a.xor(a.shl(low, 1), back)

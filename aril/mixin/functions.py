@@ -15,12 +15,6 @@ from aril.mixin import fits
 from aril.mixin.reduce import ReduceMixin
 from aril.ops import Ops
 
-# pi / 2 in parts, all but the last so short that odd numbers up to `most` / (pi / 2) times them are exact; `most`
-_HALF_PI = {
-    dtypes.float32: ((1.5703125, 0.0004837512969970703, 7.549533620476723e-08, 2.5633440682570896e-12), 6_000.0),
-    dtypes.float64: ((1.5707963267341256, 6.077100506303966e-11, 2.0222662487959506e-21), 1_600_000.0),
-}
-
 
 def in_wide_float(f: Callable[..., Any]) -> Callable[..., Any]:
     """Integers come in as the default float, low precision is computed in float32 and rounded back once."""
@@ -116,23 +110,21 @@ class MathMixin(ReduceMixin):
 
     @in_wide_float
     def log1p(self) -> Self:
-        """log(1 + self) without cancellation.
-
-        With u = 1 + x rounded, log(u) * x / (u - 1) makes good for the rounding (Goldberg, "What Every Computer
-        Scientist Should Know About Floating-Point Arithmetic", theorem 4). Near zero its Taylor series, so that
-        derivatives of every order are right there too.
+        """log(1 + self) without cancellation: a fit of our own from 2**-0.5 - 1 to 2**0.5 - 1, the logarithm of the sum
+        beyond, where the rounding of that is no more than the result's. Within 4 ulp.
 
         >>> round(Tensor(1e-6).log1p().item(), 10)
         1e-06
         """
-        terms = 9 if self.dtype is dtypes.float64 else 5
-        small = self.abs() < 2.0**-8
-        near = small.where(self, self.const_like(0))
-        series = _horner(near, [(-1) ** (k + 1) / k for k in range(terms, 0, -1)]) * near
         u = self + 1.0
-        plain = small | (u <= 0) | u.isfinite().logical_not()
-        ratio = plain.where(self.const_like(0), self) / plain.where(u.const_like(1), u - 1.0)
-        return small.where(series, u.log() * plain.where(u.const_like(1), ratio))
+        inner = (u > 0.7072) & (u < 1.4142)
+        x = inner.where(self, self.const_like(0))
+        near = _horner(x, fits.LOG1P_64 if self.dtype is dtypes.float64 else fits.LOG1P_32) * x
+        return inner.where(near, inner.where(u.const_like(1), u).log())
+
+    def _log1p_unit(self) -> Self:
+        """log(1 + self) for values from 0 to 1: a fit of our own."""
+        return _horner(self, fits.LOG1P_UNIT_64 if self.dtype is dtypes.float64 else fits.LOG1P_UNIT_32) * self
 
     @in_wide_float
     def logaddexp(self, other: Any) -> Self:
@@ -146,7 +138,7 @@ class MathMixin(ReduceMixin):
         level = a.eq(b) & a.isinf()
         gap = level.where(a.const_like(0), first.where(b - a, a - b))
         top = level.where((a + b) * 0.5, first.where(a, b))
-        return top + gap.exp().log1p()
+        return top + gap.exp()._log1p_unit()
 
     # --- trigonometry ---
 
@@ -160,23 +152,12 @@ class MathMixin(ReduceMixin):
 
     @in_wide_float
     def cos(self) -> Self:
-        """The cosine of radians: the sine of the distance to the nearest zero where it can be had to all digits (|x| to
-        6,000 in float32, 1,600,000 in float64), 1 - 2 sin(x/2)**2 elsewhere; one sine is computed.
+        """The cosine of radians, as the sine of self + pi / 2, a sum that no target rounds (`aril/uop/composed.py`).
 
         >>> Tensor([0.0]).cos().tolist()
         [1.0]
         """
-        x = self.abs()
-        parts, most = _HALF_PI[self.dtype]
-        near = (x > 1.0) & (x < most)
-        turn = near.where(x * (1 / math.pi), 0.0)._alu(Ops.TRUNC)  # x lies between turn * pi and the next multiple
-        odd = turn * 2.0 + 1.0
-        distance = x
-        for part in parts:  # Cody and Waite, 1980: products with all parts but the last are exact
-            distance = distance - odd * part
-        side = (turn * 0.5)._alu(Ops.TRUNC) * 4.0 + 1.0 - turn * 2.0  # 1 where turn is even, else -1
-        s = near.where(distance * -side, self * 0.5)._alu(Ops.SIN)
-        return near.where(s, 1.0 - s * s * 2.0)
+        return self._alu(Ops.ADD, self.const_like(math.pi / 2))._alu(Ops.SIN)
 
     @in_wide_float
     def tan(self) -> Self:

@@ -12,17 +12,17 @@ from typing import Any
 
 import numpy as np
 
-from aril.dtype import DType, dtypes, promote, wrap
+from aril.dtype import DType, dtypes, promote
 from aril.ops import OpGroup, Ops
 from aril.runtime import python_alu as alu
 from aril.runtime.python_alu import Array
 from aril.uop.args import AddrSpace
+from aril.uop.composed import operand_of
 from aril.uop.node import UOp
 
 _LANES = 1 << 15  # launch indices taken at a time
 _PRIVATE_BYTES = 64 << 20  # bound on the LOCAL and REG memory of the lanes taken at a time
 _ZERO = np.zeros((1, 1), np.int64)
-_LOG2E = 1.4426950408889634
 
 
 class KernelError(RuntimeError):
@@ -198,14 +198,14 @@ class Interpreter:
             dtype = promote(*(concrete or [x.dtype for x in u.src]))
         else:
             dtype = u.dtype
-        exponent = _natural_exponent(u, dtype)
-        if exponent is not None:
-            get_exponent = self._source(exponent, dtype)
+        operand = operand_of(u)
+        if operand is not None:
+            get_operand = self._source(operand, dtype)
 
-            def natural(s: _State) -> None:
-                s.v[k] = alu.natural_exp(get_exponent(s), dtype)
+            def composed(s: _State) -> None:
+                s.v[k] = alu.composed(u.op, get_operand(s), dtype)
 
-            return natural
+            return composed
         kinds = [dtypes.bool if u.op is Ops.WHERE and i == 0 else dtype for i in range(len(u.src))]
         get = [self._source(x, t) for x, t in zip(u.src, kinds, strict=True)]
         try:
@@ -451,15 +451,6 @@ _NODES: dict[Ops, Callable[[Interpreter, UOp], _Step]] = {
     Ops.LOAD: Interpreter._load, Ops.STORE: Interpreter._store, Ops.ATOMIC: Interpreter._atomic,
     Ops.WMMA: Interpreter._pairs,
 }  # fmt: skip
-
-
-def _natural_exponent(u: UOp, dtype: DType) -> UOp | None:
-    """x where `u` is EXP2(x * log2(e)), that is e**x."""
-    if u.op is Ops.EXP2 and u.src[0].op is Ops.MUL:
-        for x, scale in (u.src[0].src, u.src[0].src[::-1]):
-            if scale.op is Ops.CONST and scale.arg in (_LOG2E, wrap(_LOG2E, dtype)):
-                return x
-    return None
 
 
 def _both(a: Array | None, b: Array) -> Array:

@@ -376,7 +376,7 @@ _BOOL: dict[Ops, Callable[..., Array]] = {
 }
 
 
-def natural_exp(x: Array, dtype: DType) -> Array:
-    """e**x, for EXP2 of x times log2(e): that product stands for the exact one (`docs/dtypes.md`)."""
-    out = _wider(np.exp)(x)
+def composed(op: Ops, x: Array, dtype: DType) -> Array:
+    """e**x or cos(x), for the EXP2 or SIN that stands for it (`aril/uop/composed.py`)."""
+    out = _wider(np.exp if op is Ops.EXP2 else np.cos)(x)
     return round_to(out, dtype) if dtype not in _NATIVE else out.astype(register_type(dtype))

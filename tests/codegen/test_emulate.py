@@ -17,6 +17,7 @@ from aril.ops import Ops
 from aril.renderer.base import Renderer
 from aril.runtime.interpreter import interpret
 from aril.uop import UOp
+from aril.uop.composed import composed
 
 SMALL = {
     dtypes.bfloat16: ml_dtypes.bfloat16, dtypes.fp8e4m3: ml_dtypes.float8_e4m3fn, dtypes.fp8e5m2: ml_dtypes.float8_e5m2,
@@ -194,11 +195,15 @@ def test_bits_come_and_go(dtype):
 
 def test_functions_are_rounded_from_float32():
     x = every(dtypes.bfloat16)
-    exp = run(lambda v: UOp(Ops.EXP2, (UOp(Ops.MUL, (v, UOp.lift(em.LOG2E))),)), [dtypes.bfloat16], x)
+    exp = run(lambda v: composed(Ops.EXP2, v), [dtypes.bfloat16], x)
     exact = np.exp(x.astype(np.float64)).astype(np.float32).astype(ml_dtypes.bfloat16)
     a, b = exp.view(np.int16).astype(int), exact.view(np.int16).astype(int)
     numbers = ~np.isnan(exact.astype(np.float32))
     assert np.abs(a - b)[numbers].max() <= 1 and np.isnan(exp[~numbers].astype(np.float32)).all()
+    got = run(lambda v: composed(Ops.SIN, v), [dtypes.bfloat16], x)
+    want = np.cos(x.astype(np.float64)).astype(np.float32).astype(ml_dtypes.bfloat16)
+    numbers = ~np.isnan(want.astype(np.float32))
+    assert np.array_equal(got[numbers], want[numbers]) and np.isnan(got[~numbers].astype(np.float32)).all()
 
 
 def test_gates_alternatives_registers_and_the_setting():
