@@ -414,11 +414,15 @@ def parse_spec(text: str) -> DeviceSpec:
     return DeviceSpec(canonical(f"{name}:{index}"), renderer, arch, interface.upper())
 
 
-@lru_cache(maxsize=1024)
 def canonical(name: str) -> str:
     """One spelling a device: `cpu:0` -> `CPU`, `Cuda:1` -> `CUDA:1`; what follows DISK: is a path and stays."""
     if not isinstance(name, str):
         raise TypeError(f"a device is named by text like CPU or CPU:1, not by {name!r}; a dtype goes to cast()")
+    return _canonical(name)
+
+
+@lru_cache(maxsize=1024)
+def _canonical(name: str) -> str:
     kind, _, rest = name.partition(":")
     kind = kind.strip().upper()
     if rest.isdigit():

@@ -275,6 +275,8 @@ def wrap(value: PyScalar, dtype: DType) -> PyScalar:
     kind = dtype.kind
     if value.__class__ is int and (kind == "i" or kind == "u") and (dtype.weak or 0 <= value < 128):
         return value  # most are
+    if value.__class__ is not float_type and (isinstance(value, type) or not hasattr(value, "__float__")):
+        raise TypeError(f"a {dtype.name} is made of a number, not of {value!r}")
     if kind == "f":
         return _round_float(float(value), dtype)
     if kind == "b":

@@ -14,7 +14,7 @@ from aril.config import DEBUG, GRAD, NAN_CHECK, SPEC
 from aril.device import Buffer, Device
 from aril.dtype import DType, DTypeLike, dtypes, strong, to_dtype
 from aril.mixin import OpMixin
-from aril.mixin.base import dim_prod, same
+from aril.mixin.base import as_int, dim_prod, need_tensors, same, shown
 from aril.ops import Ops
 from aril.tensor_alive import enlist, is_flat, is_storage_view, set_node, storage_base
 from aril.tensor_calls import CallsMixin
@@ -184,7 +184,7 @@ class Tensor(
         >>> Tensor([1.0, 2.0]).as_param(0).shape
         (2,)
         """
-        return Tensor._new(self.uop.param_like(slot), self._device)
+        return Tensor._new(self.uop.param_like(as_int("as_param: slot", slot, 0)), self._device)
 
     # --- primitives of the mixins ---
 
@@ -339,6 +339,10 @@ class Tensor(
         >>> Tensor([4.0, 9.0]).alu(Ops.SQRT).tolist()
         [2.0, 3.0]
         """
+        if not isinstance(op, Ops):
+            raise TypeError(f"alu: op is a member of Ops, such as Ops.SQRT, not {shown(op)}")
+        for x in src:
+            need_tensors("alu", src=x)
         return self._alu(op, *src)
 
     def detach(self) -> Tensor:
@@ -434,6 +438,8 @@ class Tensor(
         >>> (Tensor([1, 2]) + 1).realize().tolist()
         [2, 3]
         """
+        for t in others:
+            need_tensors("realize", others=t)
         realize((self, *others))
         return self
 

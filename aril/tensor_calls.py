@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from aril.mixin.base import need_tensors
 from aril.ops import Ops
 from aril.schedule.shard import is_sharded_storage
 from aril.tensor_alive import alive, is_storage_view, set_node
@@ -106,6 +107,8 @@ class CallsMixin:
         """
         from aril.engine.linear import linear_of
 
+        for t in others:
+            need_tensors("linear_with_vars", others=t)
         found: list[tuple[UOp, dict[str, int]]] = []
 
         def plan(normal: Any, steps: Any) -> Any:

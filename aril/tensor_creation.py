@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from aril.dtype import DTypeLike, dtypes, promote, strong, to_dtype
-from aril.mixin.base import as_int, dim_sub, shape_arg
+from aril.mixin.base import as_int, as_number, dim_sub, shape_arg, shown
 from aril.tensor_data import check_range
 from aril.tensor_memory import elements, working_device
 from aril.tensor_places import canonical_place
@@ -37,6 +37,8 @@ class CreationMixin:
         for d in shape:
             if isinstance(d, int) and d < 0:
                 raise ValueError(f"full: a dimension is at least 0, not {d} (shape {shape})")
+        if not isinstance(fill_value, (bool, int, float, UOp)):
+            raise TypeError(f"full: fill_value is a number, not {shown(fill_value)}")
         kind = strong(dtypes.from_py(fill_value)) if dtype is None else to_dtype(dtype)
         if dtype is None and kind.kind == "i":
             check_range("full", (fill_value,), kind)
@@ -103,6 +105,8 @@ class CreationMixin:
         if stop is None:
             start, stop = 0, start
         start, stop, step = [v.item() if hasattr(v, "item") else v for v in (start, stop, step)]
+        names = {"start": start, "stop": stop, "step": step}
+        start, stop, step = [v if isinstance(v, UOp) else as_number(f"arange: {k}", v) for k, v in names.items()]
         if step == 0:
             raise ValueError("arange: the step is 0")
         if isinstance(start, UOp) or isinstance(stop, UOp):
@@ -144,6 +148,7 @@ class CreationMixin:
         [0.0, 0.25, 0.5, 0.75, 1.0]
         """
         steps = as_int("linspace: the number of steps", steps, 0)
+        start, stop = as_number("linspace: start", start), as_number("linspace: stop", stop)
         kind = to_dtype(dtype or dtypes.default_float())
         place = cls._of(UOp.iota(steps), device)
         if steps == 1:

@@ -17,7 +17,7 @@ from aril.uop.node import view_flat
 
 def uop_of_data(data: Any, dtype: DType | None, device: Any) -> UOp:
     """The node for `data` of any accepted kind, as `dtype` (default: its own). Errors: TypeError, ValueError."""
-    if data is None or isinstance(data, str):
+    if data is None or isinstance(data, (str, type)):
         raise TypeError(f"Tensor: expected numbers, nested lists, an array or bytes, not {data!r:.40}")
     if data.__class__ in (bool, int, float):
         kind = dtype or strong(dtypes.from_py(data))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from aril.autograd import gradient as differentiate
+from aril.mixin.base import need_tensors
 from aril.tensor_alive import LOST, alive, is_storage_view
 from aril.tensor_memory import has_older_state, with_history
 from aril.uop import UOp
@@ -76,8 +77,10 @@ class GradientMixin:
         >>> (x * x).sum().gradient(x)[0].tolist()
         [2.0, 4.0]
         """
+        need_tensors("gradient", gradient=gradient, optional=("gradient",))
         self._need_seed(gradient)
         for t in (self, *targets):
+            need_tensors("gradient", target=t)
             if t.dtype.kind != "f":
                 raise TypeError(f"gradient: only floats have one, not {t.dtype.name}")
         root = with_history(self, targets)

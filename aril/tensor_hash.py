@@ -55,7 +55,7 @@ class HashMixin:
         >>> Tensor([[97, 98, 99]], dtype=dtypes.uint8).keccak().shape
         (1, 32)
         """
-        if cfg not in _KINDS:
+        if not isinstance(cfg, str) or cfg not in _KINDS:
             raise ValueError(f"keccak: cfg is one of {', '.join(_KINDS)}, not {cfg!r}")
         if self.dtype is not dtypes.uint8:
             raise TypeError(f"keccak: bytes are uint8, not {self.dtype.name}; bitcast first")

@@ -13,7 +13,7 @@ from aril.config import CHECK_POSITIONS
 from aril.device import DeviceError
 from aril.dtype import dtypes
 from aril.engine.capture import local
-from aril.mixin.base import bound, broadcast_shape, check_part, dim_prod, dim_sub, dim_sum, same
+from aril.mixin.base import bound, broadcast_shape, check_part, dim_prod, dim_sub, dim_sum, need_tensors, same
 from aril.ops import Ops
 from aril.tensor_alive import is_writable_view
 from aril.tensor_memory import make_writable, working_device
@@ -131,6 +131,7 @@ class TensorIndexing:
         >>> Tensor([1, 2, 3]).masked_select(Tensor([True, False, True])).tolist()
         [1, 3]
         """
+        need_tensors("masked_select", mask=mask)
         shape = broadcast_shape(self.shape, mask.shape, what="masked_select") or (1,)
         return self._broadcast_to(shape)[mask._broadcast_to(shape)]
 

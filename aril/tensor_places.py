@@ -16,7 +16,7 @@ def canonical_place(device: Any) -> Any:
         return None
     if isinstance(device, (tuple, list)):
         return tuple([canonical_place(d) for d in device])
-    if is_memory_only(device):
+    if isinstance(device, str) and is_memory_only(device):
         memory_only_seen.add(device[:3])
     place = canonical(device)
     Device.demand(place)

@@ -19,7 +19,7 @@ from typing import Any
 from aril.config import SEED, TRAINING
 from aril.dtype import DTypeLike, dtypes, to_dtype
 from aril.forks import renewed_in_child
-from aril.mixin.base import as_int, shape_arg
+from aril.mixin.base import BaseMixin, as_int, as_number, need_tensors, shape_arg
 from aril.ops import Ops
 from aril.tensor_memory import working_device
 from aril.tensor_places import canonical_place
@@ -183,6 +183,7 @@ class RandomMixin:
         >>> Tensor([0], dtype=dtypes.uint64).threefry(Tensor([0], dtype=dtypes.uint64)).tolist()
         [11077253088097075545]
         """
+        need_tensors("threefry", seed=seed)
         a, b = self._matched(seed, "threefry")
         if a.dtype is not dtypes.uint64:
             raise TypeError(f"threefry: counters and keys are uint64, not {self.dtype.name} and {seed.dtype.name}")
@@ -254,6 +255,7 @@ class RandomMixin:
         kind = to_dtype(dtype or dtypes.default_int())
         if kind.kind not in "iu":
             raise TypeError(f"randint: {kind.name} is no integer type")
+        low, high = as_int("randint: low", low), as_int("randint: high", high)
         if not (kind.min <= low < high <= kind.max + 1) or high - low > 1 << 32:
             raise ValueError(
                 f"randint: low={low}, high={high} must be in order, fit {kind.name}, and differ by at most 2**32"
@@ -270,6 +272,7 @@ class RandomMixin:
         >>> Tensor.uniform(2, 3, low=-1.0, high=1.0).shape
         (2, 3)
         """
+        low, high = _number_or_tensor("uniform: low", low), _number_or_tensor("uniform: high", high)
         kind = to_dtype(dtype or dtypes.default_float())
         if kind.kind in "iu":
             return cls.randint(
@@ -286,6 +289,7 @@ class RandomMixin:
         >>> Tensor.normal(2, 3, mean=1.0, std=0.5).shape
         (2, 3)
         """
+        mean, std = _number_or_tensor("normal: mean", mean), _number_or_tensor("normal: std", std)
         return cls.randn(*shape_arg("normal", shape), dtype=dtype, device=device) * std + mean
 
     @classmethod
@@ -296,7 +300,7 @@ class RandomMixin:
         (3, 4)
         """
         dims = shape_arg("scaled_uniform", shape)
-        return cls.uniform(*dims, low=-1.0, high=1.0, dtype=dtype, device=device) * math.prod(dims) ** -0.5
+        return cls.uniform(*dims, low=-1.0, high=1.0, dtype=dtype, device=device) * max(math.prod(dims), 1) ** -0.5
 
     @classmethod
     def glorot_uniform(cls, *shape: Any, dtype: DTypeLike | None = None, device: Any = None) -> Any:
@@ -306,7 +310,7 @@ class RandomMixin:
         (3, 4)
         """
         dims = shape_arg("glorot_uniform", shape)
-        bound = math.sqrt(6 / (dims[0] + math.prod(dims[1:])))
+        bound = math.sqrt(6 / max(dims[0] + math.prod(dims[1:]), 1)) if dims else 1.0
         return cls.uniform(*dims, low=-bound, high=bound, dtype=dtype, device=device)
 
     @classmethod
@@ -317,7 +321,7 @@ class RandomMixin:
         (3, 4)
         """
         dims = shape_arg("kaiming_uniform", shape)
-        bound = math.sqrt(6 / ((1 + a * a) * math.prod(dims[1:])))
+        bound = math.sqrt(6 / ((1 + as_number("kaiming_uniform: a", a) ** 2) * max(math.prod(dims[1:]), 1)))
         return cls.uniform(*dims, low=-bound, high=bound, dtype=dtype, device=device)
 
     @classmethod
@@ -328,7 +332,7 @@ class RandomMixin:
         (3, 4)
         """
         dims = shape_arg("kaiming_normal", shape)
-        std = math.sqrt(2 / ((1 + a * a) * math.prod(dims[1:])))
+        std = math.sqrt(2 / ((1 + as_number("kaiming_normal: a", a) ** 2) * max(math.prod(dims[1:]), 1)))
         return cls.normal(*dims, std=std, dtype=dtype, device=device)
 
     @classmethod
@@ -373,14 +377,17 @@ class RandomMixin:
         >>> Tensor([1.0, 2.0]).dropout(0.5).tolist()
         [1.0, 2.0]
         """
-        if not 0 <= p <= 1:
-            raise ValueError(f"dropout: the probability lies within 0 and 1, not {p}")
+        p = as_number("dropout: the probability", p, 0, 1)
         if not TRAINING.value or p == 0:
             return self._as_value()
         if p == 1:
             return self.zeros_like()
         keep = self.rand(*self.shape, dtype=dtypes.float32, device=working_device(self)) >= p
         return keep.where(self, self.const_like(0)) * (1 / (1 - p))
+
+
+def _number_or_tensor(what: str, value: Any) -> Any:
+    return value if isinstance(value, BaseMixin) else as_number(what, value)
 
 
 def _unit(words: Any, kind: Any) -> Any:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from aril.device import Buffer, canonical
+from aril.mixin.base import as_tuple, need_tensors
 from aril.ops import Ops
 from aril.schedule.parts import split, unshard
 from aril.schedule.shard import Layout, layout_of, split_as, split_over
@@ -34,7 +35,7 @@ class ShardMixin:
         """
         if isinstance(devices, str):
             raise TypeError(f"shard: expected a sequence of device names, not {devices!r}; to() moves to one device")
-        places = tuple([canonical(d) for d in devices])
+        places = tuple([canonical(d) for d in as_tuple("shard: devices", devices)])
         if not places or len(set(places)) != len(places):
             raise ValueError(f"shard: expected different devices, at least one, not {tuple(devices)}")
         if axis is not None and not self.shape:
@@ -61,6 +62,7 @@ class ShardMixin:
         >>> Tensor([3, 4]).shard_like(x).device
         ('CPU', 'CPU:1')
         """
+        need_tensors("shard_like", y=y)
         layout = layout_of(y.uop) if isinstance(y.device, tuple) else None
         if layout is None:
             return self.shard(y.device) if isinstance(y.device, tuple) else self.to(y.device)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Self
 
-from aril.mixin.base import as_int, broadcast_shape, dim_mod, dim_sub, same
+from aril.mixin.base import as_int, broadcast_shape, dim_mod, dim_sub, need_tensors, same
 from aril.mixin.movement import MovementMixin
 
 
@@ -66,6 +66,8 @@ class ArrangementMixin(MovementMixin):
         """
         if indexing not in ("ij", "xy"):
             raise ValueError(f"meshgrid: indexing is 'ij' or 'xy', not {indexing!r}")
+        for v in others:
+            need_tensors("meshgrid", others=v)
         vectors = [v.flatten() for v in (self, *others)]
         position = list(range(len(vectors)))
         if indexing == "xy" and len(vectors) > 1:

@@ -140,10 +140,8 @@ class BaseMixin:
     def _axis(self, dim: Any, what: str, extra: int = 0) -> int:
         """`dim` counted from the front. IndexError names the operation. `extra`: positions beyond the axes allowed."""
         n = len(self.shape) + extra
-        if not isinstance(dim, int):
-            if not hasattr(dim, "__index__"):
-                raise TypeError(f"{what}: an axis is an int, not {dim!r}")
-            dim = dim.__index__()
+        if dim.__class__ is not int:
+            dim = as_int(f"{what}: an axis", dim)
         if not -max(n, 1) <= dim < max(n, 1):
             raise IndexError(
                 f"{what}: axis {dim} does not exist in shape {self.shape}; axes are {-max(n, 1)} to {max(n, 1) - 1}"
@@ -339,12 +337,50 @@ def dim_mod(a: int, b: Dim) -> Dim:
 def as_int(what: str, value: Any, least: int | None = None) -> int:
     """An integer of Python or another library as an int. Errors: TypeError, ValueError below `least`."""
     if value.__class__ is not int:
-        if not hasattr(value, "__index__") or isinstance(value, bool):
-            raise TypeError(f"{what} is an int, not {value!r}")
+        if isinstance(value, (bool, type)) or not hasattr(value, "__index__"):
+            raise TypeError(f"{what} is an int, not {shown(value)}")
         value = value.__index__()
     if least is not None and value < least:
         raise ValueError(f"{what} is at least {least}, not {value}")
     return value  # type: ignore[no-any-return]
+
+
+def as_number(what: str, value: Any, least: float | None = None, most: float | None = None) -> int | float:
+    """A real number of Python or another library as an int or a float. Errors: TypeError, ValueError for an infinity,
+    for NaN, and outside of `least` to `most`."""
+    if value.__class__ is not float and value.__class__ is not int:
+        try:
+            if isinstance(value, (bool, str, bytes)):
+                raise TypeError
+            value = float(value)
+        except (TypeError, ValueError):
+            raise TypeError(f"{what} is a number, not {shown(value)}") from None
+    if not -math.inf < value < math.inf:
+        raise ValueError(f"{what} is a finite number, not {value}")
+    if (least is not None and value < least) or (most is not None and value > most):
+        limits = f"is at least {least}" if most is None else f"lies within {least} and {most}"
+        raise ValueError(f"{what} {limits}, not {value}")
+    return value  # type: ignore[no-any-return]
+
+
+def as_tuple(what: str, value: Any) -> tuple[Any, ...]:
+    """The items of a list, a tuple or another sequence. Errors: TypeError for what has none."""
+    if isinstance(value, (str, bytes, dict, type)) or not isinstance(value, Iterable):
+        raise TypeError(f"{what} is a list or a tuple, not {shown(value)}")
+    return tuple(value)
+
+
+def need_tensors(what: str, *, optional: tuple[str, ...] = (), **given: Any) -> None:
+    """TypeError, with its name, for one of `given` that is no tensor. Those that are `optional` may be None."""
+    for name, value in given.items():
+        if not isinstance(value, BaseMixin) and (value is not None or name not in optional):
+            raise TypeError(f"{what}: {name} is a tensor, not {shown(value)}; Tensor(..) makes one of numbers")
+
+
+def shown(value: Any) -> str:
+    """`value` in a message: its text, or the name of its type where that is long."""
+    text = repr(value)
+    return text if len(text) <= 60 and "\n" not in text else f"a {type(value).__name__}"
 
 
 def length(what: str, value: Any) -> Dim:
@@ -352,12 +388,12 @@ def length(what: str, value: Any) -> Dim:
     return value if value.__class__ is int or hasattr(value, "_as_dim") else as_int(f"{what}: a dimension", value)
 
 
-def shape_arg(what: str, args: Iterable[Any]) -> tuple[Any, ...]:
-    """Dimensions given one by one or as one tuple or list; None, where it means something, stays."""
+def shape_arg(what: str, args: Iterable[Any], none: bool = False) -> tuple[Any, ...]:
+    """Dimensions given one by one or as one tuple or list; `none`: None means something and stays."""
     args = tuple(args)
     if len(args) == 1 and not hasattr(args[0], "_as_dim") and isinstance(args[0], Iterable):
         args = tuple(args[0])
-    return tuple([d if d is None else length(what, d) for d in args])
+    return tuple([d if d is None and none else length(what, d) for d in args])
 
 
 def to_pair(what: str, x: Any, n: int = 2, least: int = 0) -> tuple[int, ...]:

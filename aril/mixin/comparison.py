@@ -10,7 +10,7 @@ from functools import wraps
 from typing import Any, Self
 
 from aril.dtype import dtypes, promote, strong
-from aril.mixin.base import BaseMixin, broadcast_shape
+from aril.mixin.base import BaseMixin, as_int, broadcast_shape
 from aril.ops import Ops
 
 
@@ -197,10 +197,13 @@ class ComparisonMixin(BaseMixin):
         >>> Tensor([0.5, 1.5, -2.6]).round().tolist()
         [0.0, 2.0, -3.0]
         """
+        decimals = as_int("round: decimals", decimals)
         if self.dtype.kind != "f":
             if decimals < 0:
                 raise TypeError(f"round: integers have no {decimals} decimals here; cast to a float first")
             return self._as_value()
+        if abs(decimals) > 300:
+            raise ValueError(f"round: decimals lies within -300 and 300, not {decimals}: no float has more")
         if decimals:
             scale = 10.0 ** abs(decimals)
             return (self * scale).round() / scale if decimals > 0 else (self / scale).round() * scale

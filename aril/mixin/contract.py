@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from aril.dtype import DTypeLike, accumulator, dtypes, promote, to_dtype
 from aril.mixin.activations import ActivationMixin
-from aril.mixin.base import as_int, bound, broadcast_shape, dim_prod, dim_sum, same, to_pair
+from aril.mixin.base import as_int, bound, broadcast_shape, dim_prod, dim_sum, need_tensors, same, to_pair
 from aril.mixin.movement import whole_steps
 from aril.mixin.notation import parse_einsum
 from aril.ops import Ops
@@ -87,6 +87,7 @@ class ContractMixin(ActivationMixin):
         >>> Tensor([[1.0, 2.0]]).linear(Tensor([[1.0], [10.0]]), Tensor([0.5])).tolist()
         [[21.5]]
         """
+        need_tensors("linear", weight=weight, bias=bias, optional=("bias",))
         out = self * weight if weight.ndim == 1 else self.dot(weight, dtype)
         return out if bias is None else out + bias
 
@@ -160,7 +161,7 @@ class ContractMixin(ActivationMixin):
             pad = as_int("padding", padding)
             return ((pad, pad),) * n
         flat = list(padding)
-        if len(flat) == n and all(isinstance(p, (tuple, list)) for p in flat):
+        if len(flat) == n and all(isinstance(p, (tuple, list)) and len(p) == 2 for p in flat):
             return tuple([(as_int("padding", a), as_int("padding", b)) for a, b in flat])
         flat = [as_int("padding", p) for p in flat]
         if len(flat) == n:
@@ -188,7 +189,8 @@ class ContractMixin(ActivationMixin):
         >>> Tensor.ones(1, 1, 3, 3).conv2d(Tensor.ones(1, 1, 2, 2)).tolist()
         [[[[4.0, 4.0], [4.0, 4.0]]]]
         """
-        n = weight.ndim - 2
+        need_tensors("conv2d", weight=weight, bias=bias, optional=("bias",))
+        groups, n = as_int("conv2d: groups", groups, 1), weight.ndim - 2
         if n < 1 or self.ndim != weight.ndim:
             raise ValueError(
                 f"conv2d: input {self.shape} and weight {weight.shape} must have the same rank, at least 3"
@@ -238,7 +240,8 @@ class ContractMixin(ActivationMixin):
         >>> Tensor.ones(1, 1, 2, 2).conv_transpose2d(Tensor.ones(1, 1, 2, 2)).tolist()
         [[[[1.0, 2.0, 1.0], [2.0, 4.0, 2.0], [1.0, 2.0, 1.0]]]]
         """
-        n = weight.ndim - 2
+        need_tensors("conv_transpose2d", weight=weight, bias=bias, optional=("bias",))
+        groups, n = as_int("conv_transpose2d: groups", groups, 1), weight.ndim - 2
         if n < 1 or self.ndim != weight.ndim or not same(self.shape[1], weight.shape[0]) or weight.shape[0] % groups:
             raise ValueError(
                 f"conv_transpose2d: input {self.shape} and weight {weight.shape} with groups={groups} do not fit"

@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from aril.config import FLOAT16
 from aril.dtype import DTypeLike, dtypes, promote
+from aril.mixin.base import as_int, need_tensors
 from aril.mixin.layers import LayersMixin
 
 
@@ -24,6 +25,7 @@ class ImageMixin(LayersMixin):
         >>> Tensor([[1.0, 2.0, 3.0]]).image_dot(Tensor([[1.0], [1.0], [2.0]])).tolist()
         [[9.0]]
         """
+        need_tensors("image_dot", w=w)
         if self.ndim == 0 or w.ndim == 0 or self.shape[-1] != w.shape[-2 if w.ndim > 1 else 0]:
             return self.dot(w, dtype)  # which says what is wrong
         x, y = self._filled(self.ndim - 1), w._filled(w.ndim - 2 if w.ndim > 1 else 0)
@@ -47,6 +49,8 @@ class ImageMixin(LayersMixin):
         >>> Tensor.ones(1, 3, 2, 2).image_conv2d(Tensor.ones(2, 3, 2, 2)).tolist()
         [[[[12.0]], [[12.0]]]]
         """
+        need_tensors("image_conv2d", weight=weight, bias=bias, optional=("bias",))
+        groups = as_int("image_conv2d: groups", groups, 1)
         if weight.ndim < 3 or self.ndim != weight.ndim or groups * weight.shape[1] != self.shape[1]:
             return self.conv2d(weight, bias, groups, stride, dilation, padding, dtype)  # which says what is wrong
         batch, spatial = self.shape[0], self.shape[2:]

@@ -10,7 +10,7 @@ import math
 from typing import Any, Self
 
 from aril.dtype import dtypes
-from aril.mixin.base import dim_prod, dim_sub, same
+from aril.mixin.base import dim_prod, dim_sub, need_tensors, same
 from aril.mixin.resize import ResizeMixin
 from aril.ops import Ops
 
@@ -83,6 +83,7 @@ class IndexingMixin(ResizeMixin):
         >>> Tensor([[1, 2], [3, 4]]).gather(1, Tensor([[1], [0]])).tolist()
         [[2], [3]]
         """
+        need_tensors("gather", index=index)
         d = self._axis(dim, "gather")
         if index.ndim != self.ndim or any(
             isinstance(a, int) and isinstance(b, int) and a > b

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Self
 
 from aril.dtype import dtypes
-from aril.mixin.base import dim_prod, same, to_pair
+from aril.mixin.base import as_int, as_number, as_tuple, dim_prod, need_tensors, same, shape_arg, shown, to_pair
 from aril.mixin.order import OrderMixin
 
 _REDUCTIONS = ("none", "sum", "mean")
@@ -25,7 +25,9 @@ class LayersMixin(OrderMixin):
         [0.0, 20.0]
         """
         out: Any = self
-        for layer in layers:
+        for layer in as_tuple("sequential: layers", layers):
+            if not callable(layer):
+                raise TypeError(f"sequential: a layer is a function or has __call__, which {shown(layer)} has not")
             out = layer(out)
         return out
 
@@ -48,6 +50,8 @@ class LayersMixin(OrderMixin):
         >>> Tensor([[1.0], [3.0]]).batchnorm(None, None, Tensor([2.0]), Tensor([0.5])).tolist()
         [[-0.5], [0.5]]
         """
+        optional = ("weight", "bias")
+        need_tensors("batchnorm", weight=weight, bias=bias, mean=mean, invstd=invstd, optional=optional)
         axes = self._axes(axis, "batchnorm")
         shape = tuple([d if i in axes else 1 for i, d in enumerate(self.shape)])
         for name, t in (("weight", weight), ("bias", bias), ("mean", mean)):
@@ -65,7 +69,7 @@ class LayersMixin(OrderMixin):
         >>> [round(v, 4) for v in Tensor([[3.0, 4.0]]).normalize().flatten().tolist()]
         [0.6, 0.8]
         """
-        x = self._floating()
+        p, x = as_number("normalize: p", p), self._floating()
         wide = x._wide()
         norm = wide.square().sum(axis, True).sqrt() if p == 2 else wide.abs().pow(p).sum(axis, True).pow(1 / p)
         return (wide / norm.maximum(eps)).cast(x.dtype)
@@ -116,7 +120,7 @@ class LayersMixin(OrderMixin):
         if pos_weight is None:
             out = x.maximum(0) - x * Y + tail
         else:
-            weight = (pos_weight - 1) * Y + 1
+            weight = (self.ufix(pos_weight) - 1) * Y + 1
             out = (1 - Y) * x + weight * (tail + (x > 0).where(x.const_like(0), x.neg()))
         return out._loss_result(reduction, "binary_crossentropy_logits")
 
@@ -139,8 +143,8 @@ class LayersMixin(OrderMixin):
         >>> round(Tensor([[0.0, 0.0]]).cross_entropy(Tensor([1])).item(), 4)
         0.6931
         """
-        if not 0.0 <= label_smoothing <= 1.0:
-            raise ValueError(f"cross_entropy: label_smoothing lies within 0 and 1, not {label_smoothing}")
+        need_tensors("cross_entropy", Y=Y, weight=weight, optional=("weight",))
+        label_smoothing = as_number("cross_entropy: label_smoothing", label_smoothing, 0, 1)
         d = self._axis(axis, "cross_entropy") if self.ndim > 1 else 0
         rest = tuple([s for i, s in enumerate(self.shape) if i != d])
         logs = self.log_softmax(d)
@@ -164,6 +168,7 @@ class LayersMixin(OrderMixin):
         >>> round(Tensor([[0.0, 0.0]]).sparse_categorical_crossentropy(Tensor([1])).item(), 4)
         0.6931
         """
+        need_tensors("sparse_categorical_crossentropy", Y=Y)
         if self.shape[:-1] != Y.shape:
             raise ValueError(f"sparse_categorical_crossentropy: logits {self.shape} do not fit class numbers {Y.shape}")
         what = "sparse_categorical_crossentropy"
@@ -178,6 +183,7 @@ class LayersMixin(OrderMixin):
         >>> Tensor([[-0.5, -1.5]]).nll_loss(Tensor([1])).item()
         1.5
         """
+        need_tensors("nll_loss", Y=Y, weight=weight, optional=("weight",))
         d = 1 if self.ndim > 1 else 0
         if not self.ndim or (*self.shape[:d], *self.shape[d + 1 :]) != Y.shape:
             raise ValueError(f"nll_loss: log-probabilities {self.shape} do not fit class numbers {Y.shape}")
@@ -189,6 +195,10 @@ class LayersMixin(OrderMixin):
         """The loss of these log-probabilities, the classes on axis d, at the class numbers Y."""
         if Y.dtype.kind == "f":
             raise TypeError(f"{what}: class numbers are integers, not {Y.dtype.name}; cast them")
+        ignore, smoothing = (
+            as_int(f"{what}: ignore_index", ignore),
+            as_number(f"{what}: label_smoothing", smoothing, 0, 1),
+        )
         numbers = Y if Y.dtype.itemsize >= 4 else Y.cast(dtypes.int32)  # a narrow type may not hold every class
         classes, none = self.shape[d], self.const_like(0)
         along = tuple([classes if i == d else 1 for i in range(self.ndim)])
@@ -232,6 +242,7 @@ class LayersMixin(OrderMixin):
         >>> x.max_unpool2d(Tensor([[[[0, 3], [8, 10]]]])).flatten().tolist()
         [1.0, 0.0, 0.0, 5.0, 0.0, 0.0, 0.0, 0.0, 2.0, 0.0, 3.0, 0.0, 0.0, 0.0, 0.0, 0.0]
         """
+        need_tensors("max_unpool2d", indices=indices)
         n = self.ndim - 2
         kernel, strides, dilations, pairs, _ = self._pool_setup(
             to_pair("max_unpool2d: kernel_size", kernel_size, n, 1), stride, dilation, padding, False, "max_unpool2d"
@@ -242,7 +253,7 @@ class LayersMixin(OrderMixin):
                 (o - 1) * s - b - a + d * (k - 1) + 1
                 for o, s, (b, a), d, k in zip(self.shape[2:], strides, pairs, dilations, kernel, strict=True)
             ]
-        spatial = tuple(spatial)[-n:]
+        spatial = shape_arg("max_unpool2d: output_size", (spatial,))[-n:]
         lead = self.shape[:2]
         total = math.prod(spatial)
         empty = self._const(self.dtype, 0)._broadcast_to((*lead, total))
@@ -271,6 +282,8 @@ class LayersMixin(OrderMixin):
         >>> q.scaled_dot_product_attention(q, q, is_causal=True).shape
         (1, 2, 4)
         """
+        what = "scaled_dot_product_attention"
+        need_tensors(what, key=key, value=value, attn_mask=attn_mask, optional=("attn_mask",))
         k, v = key, value
         shapes = f"query {self.shape}, key {key.shape}, value {value.shape}"
         if min(self.ndim, k.ndim, v.ndim) < 2 or not same(self.shape[-1], k.shape[-1]):
@@ -321,8 +334,8 @@ class LayersMixin(OrderMixin):
         if self.dtype.kind == "f":
             raise TypeError(f"one_hot needs integers, not {self.dtype.name}")
         x = self if self.dtype.itemsize >= 4 else self.cast(dtypes.int32)  # a narrow type may not hold every class
-        if isinstance(num_classes, int) and num_classes < 0:
-            raise ValueError(f"one_hot: num_classes is at least 0, not {num_classes}")
+        if not hasattr(num_classes, "_as_dim"):
+            num_classes = as_int("one_hot: num_classes", num_classes, 0)
         hit = x._reshape((*x.shape, 1)).eq(x._iota(num_classes).cast(x.dtype))
         return hit.cast(dtypes.default_int())
 
@@ -338,7 +351,11 @@ class LayersMixin(OrderMixin):
         """
         if self.ndim < 2:
             raise ValueError(f"newton_schulz: expected matrices (.., m, n), not shape {self.shape}")
-        a, b, c = params
+        steps = as_int("newton_schulz: steps", steps, 0)
+        if len(as_tuple("newton_schulz: params", params)) != 3:
+            raise ValueError(f"newton_schulz: params are the three numbers a, b, c, not {params!r}")
+        a, b, c = [as_number("newton_schulz: a, b and c: each", p) for p in params]
+        eps = as_number("newton_schulz: eps", eps, 0)
         x = self / (self.square().sum((-2, -1), True).sqrt() + eps)
         rows, columns = self.shape[-2:]
         wide = isinstance(rows, int) and isinstance(columns, int) and rows > columns

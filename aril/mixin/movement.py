@@ -10,7 +10,20 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Self
 
 from aril.dtype import promote
-from aril.mixin.base import Dim, as_int, bound, check_part, dim_prod, dim_sub, dim_sum, length, same, shape_arg
+from aril.mixin.base import (
+    Dim,
+    as_int,
+    as_tuple,
+    bound,
+    check_part,
+    dim_prod,
+    dim_sub,
+    dim_sum,
+    length,
+    same,
+    shape_arg,
+    shown,
+)
 from aril.mixin.operators import OperatorMixin
 from aril.ops import Ops
 
@@ -31,7 +44,7 @@ class MovementMixin(OperatorMixin):
         [[0, 1, 2], [3, 4, 5]]
         """
         old = self.shape
-        new = shape_arg("reshape", shape)
+        new = shape_arg("reshape", shape, none=True)
         if None in new:
             new = tuple([old[i] if d is None else d for i, d in enumerate(new)])
         if -1 in [d for d in new if isinstance(d, int)]:
@@ -89,11 +102,11 @@ class MovementMixin(OperatorMixin):
         (2, 3, 4)
         """
         d = self._axis(dim, "unflatten")
-        sizes = shape_arg("unflatten", (tuple(sizes),))
+        sizes = shape_arg("unflatten", (as_tuple("unflatten: sizes", sizes),))
         known = dim_prod([s for s in sizes if not same(s, -1)])
         if any(same(s, -1) for s in sizes):
             sizes = tuple([self._quotient(self.shape[d], known) if same(s, -1) else s for s in sizes])
-        if None in sizes or not same(dim_prod(sizes), self.shape[d]):
+        if not same(dim_prod(sizes), self.shape[d]):
             raise ValueError(f"unflatten: an axis of {self.shape[d]} does not divide into {sizes}")
         return self._reshape((*self.shape[:d], *sizes, *self.shape[d + 1 :]))
 
@@ -124,7 +137,7 @@ class MovementMixin(OperatorMixin):
         >>> Tensor([[1], [2]]).expand(2, 3).tolist()
         [[1, 1, 1], [2, 2, 2]]
         """
-        new = shape_arg("expand", shape)
+        new = shape_arg("expand", shape, none=True)
         missing = len(new) - self.ndim
         if missing < 0:
             raise ValueError(f"expand: shape {self.shape} has more axes than {new}")
@@ -233,10 +246,13 @@ class MovementMixin(OperatorMixin):
         >>> Tensor([1, 2, 3, 4]).shrink([(1, 3)]).tolist()
         [2, 3]
         """
+        arg = as_tuple("shrink: arg", arg)
         if len(arg) != self.ndim:
             raise ValueError(f"shrink: {len(arg)} pairs for the {self.ndim} axes of shape {self.shape}")
         pairs: list[tuple[Dim, Dim]] = []
         for d, p in zip(self.shape, arg, strict=True):
+            if p is not None and (not isinstance(p, (tuple, list)) or len(p) != 2):
+                raise ValueError(f"shrink: {shown(p)} is no pair (start, end)")
             start, end = (0, d) if p is None else (length("shrink", v) for v in p)
             check_part("shrink", start, end, d, self.shape)
             pairs.append((start, dim_sub(end, start)))
@@ -248,7 +264,7 @@ class MovementMixin(OperatorMixin):
         >>> Tensor([1, 2, 3, 4]).shrink_to(2).tolist()
         [1, 2]
         """
-        given = shape_arg("shrink_to", sizes)
+        given = shape_arg("shrink_to", sizes, none=True)
         return self.shrink([None if s is None else (0, s) for s in given])
 
     def pad(self, padding: Sequence[Any], mode: str = "constant", value: Any = 0) -> Self:
@@ -282,7 +298,10 @@ class MovementMixin(OperatorMixin):
         return out
 
     def _pad_pairs(self, padding: Sequence[Any]) -> tuple[tuple[Dim, Dim], ...]:
-        given = [p if p is None or isinstance(p, (tuple, list)) else length("pad", p) for p in padding]
+        given = [
+            p if p is None or isinstance(p, (tuple, list)) else length("pad", p)
+            for p in as_tuple("pad: padding", padding)
+        ]
         if all(isinstance(p, int) for p in given):
             if len(given) % 2 or len(given) > 2 * self.ndim:
                 raise ValueError(
@@ -323,7 +342,7 @@ class MovementMixin(OperatorMixin):
         >>> Tensor([1, 2]).pad_to(4).tolist()
         [1, 2, 0, 0]
         """
-        given = shape_arg("pad_to", sizes)
+        given = shape_arg("pad_to", sizes, none=True)
         if len(given) != self.ndim:
             raise ValueError(f"pad_to: {len(given)} sizes for the {self.ndim} axes of shape {self.shape}")
         return self.pad([None if s is None else (0, dim_sub(s, d)) for s, d in zip(given, self.shape, strict=True)])
@@ -340,7 +359,7 @@ class MovementMixin(OperatorMixin):
             sizes = as_int("split: the size of a part", sizes, 1)
             n = self._known_length(d, "split into parts of one size")
             sizes = [min(sizes, n - i) for i in range(0, n, sizes)] or [0]
-        sizes = shape_arg("split", (tuple(sizes),))
+        sizes = tuple([length("split", s) for s in sizes])
         total = dim_sum(*sizes)
         if not same(total, n) and not same(bound(total), bound(n)):
             raise ValueError(f"split: sizes {tuple(sizes)} add up to {total}, axis {dim} of shape {self.shape} has {n}")
@@ -416,7 +435,7 @@ class MovementMixin(OperatorMixin):
         >>> Tensor([[1, 2], [3, 4]]).diagonal().tolist()
         [1, 4]
         """
-        a, b = self._axis(dim1, "diagonal"), self._axis(dim2, "diagonal")
+        a, b, offset = self._axis(dim1, "diagonal"), self._axis(dim2, "diagonal"), as_int("diagonal: offset", offset)
         if a == b or self.ndim < 2:
             raise ValueError(f"diagonal: two different axes are needed, not {dim1} and {dim2} of shape {self.shape}")
         rest = [i for i in range(self.ndim) if i not in (a, b)]

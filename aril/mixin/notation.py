@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from aril.mixin.base import dim_prod, same
+from aril.mixin.base import dim_prod, same, shown
 
 
 def parse_einsum(formula: str, shapes: list[tuple[Any, ...]]) -> tuple[list[str], str, str]:
     """(the indices of each operand, those of the output, all in order: output first), `...` replaced by capital letters
     the formula does not use. Errors: ValueError for what is no formula, or does not fit the shapes."""
+    if not isinstance(formula, str):
+        raise TypeError(f"einsum: the formula is text such as 'ij,jk->ik', not {shown(formula)}")
     text = formula.replace(" ", "")
     left, arrow, right = text.partition("->")
     inputs = left.split(",")
@@ -50,6 +52,8 @@ def parse_rearrange(
     formula: str, shape: tuple[Any, ...], sizes: dict[str, int]
 ) -> tuple[tuple[Any, ...], tuple[int, ...], tuple[Any, ...], list[str]]:
     """(shape with every name an axis, their order in the result, the final shape, the names)."""
+    if not isinstance(formula, str):
+        raise TypeError(f"rearrange: the formula is text such as 'b (h w) -> b h w', not {shown(formula)}")
     left, arrow, right = formula.partition("->")
     if not arrow:
         raise ValueError(f"rearrange: {formula!r} has no '->'")

@@ -12,7 +12,7 @@ import math
 from typing import Any, Self
 
 from aril.dtype import accumulator, dtypes
-from aril.mixin.base import as_int, bound, dim_prod, same
+from aril.mixin.base import as_int, bound, dim_prod, need_tensors, same
 from aril.mixin.indexing import IndexingMixin
 from aril.ops import Ops
 
@@ -129,7 +129,7 @@ class OrderMixin(IndexingMixin):
         >>> Tensor([1, 1, 1]).scatter_reduce(0, Tensor([0, 0, 2]), Tensor([5, 6, 7]), "sum").tolist()
         [12, 1, 8]
         """
-        op = _COMBINE.get(reduce)
+        op = _COMBINE.get(reduce) if isinstance(reduce, str) else None
         if op is None:
             raise ValueError(f"scatter_reduce: reduce is sum, prod, mean, amax or amin, not {reduce!r}")
         if self.dtype.kind == "b":
@@ -178,6 +178,7 @@ class OrderMixin(IndexingMixin):
 
     def _source(self, dim: int, index: Self, src: Any, what: str) -> Self:
         """What is written, of the shape of `index` and this type."""
+        need_tensors(what, index=index)
         if index.ndim != self.ndim:
             raise ValueError(f"{what}: index {index.shape} must have the rank of {self.shape}")
         if index.dtype.kind not in "iu":

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from aril.dtype import DTypeLike, accumulator, dtypes, to_dtype
 from aril.mixin.arrangement import ArrangementMixin
-from aril.mixin.base import dim_prod, same
+from aril.mixin.base import as_number, dim_prod, same
 from aril.ops import Ops
 
 _IDENTITY = {Ops.ADD: 0, Ops.MUL: 1}
@@ -98,7 +98,7 @@ class ReduceMixin(ArrangementMixin):
         [4.0, 3.0]
         """
         x = self._floating()
-        axes = self._axes(axis, "var")
+        axes, correction = self._axes(axis, "var"), as_number("var: correction", correction)
         n = dim_prod([self.shape[a] for a in axes])
         wide = x._wide()
         mean = wide.mean(axes, True)

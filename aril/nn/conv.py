@@ -6,14 +6,15 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from aril.mixin.base import as_int, to_pair
+from aril.mixin.base import as_int, need_tensors, to_pair
+from aril.nn.layer import Layer
 from aril.nn.linear import uniform_param
 from aril.tensor import Tensor
 
 Size = int | Sequence[int]
 
 
-class _Conv:
+class _Conv(Layer):
     axes: int
 
     def __init__(
@@ -65,6 +66,7 @@ class _Conv:
         )
 
     def _check(self, x: Tensor) -> None:
+        need_tensors(type(self).__name__, x=x)
         if x.ndim != self.axes + 2 or x.shape[1] != self.in_channels:
             axes = ", ".join(("length",) if self.axes == 1 else ("height", "width"))
             raise ValueError(

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 from aril.config import TRAINING
 from aril.dtype import dtypes, promote
+from aril.mixin.base import as_int, as_number, need_tensors, shape_arg
+from aril.nn.layer import Layer
 from aril.nn.state import marked_param
 from aril.tensor import Tensor
 
@@ -24,7 +26,7 @@ def _wide(x: Tensor) -> Tensor:
     return x.float() if x.dtype.kind == "f" and x.dtype.itemsize < 4 else x
 
 
-class BatchNorm:
+class BatchNorm(Layer):
     """Each channel (axis 1) shifted and scaled to mean 0 and variance 1, then `* weight + bias`; any number of axes.
     Small floats are computed with in float32.
 
@@ -45,7 +47,9 @@ class BatchNorm:
         track_running_stats: bool = True,
         momentum: float = 0.1,
     ) -> None:
-        self.eps, self.momentum, self.num_features = eps, momentum, num_features
+        num_features = as_int("BatchNorm: num_features", num_features, 1)
+        self.eps, self.momentum = as_number("BatchNorm: eps", eps, 0), as_number("BatchNorm: momentum", momentum, 0, 1)
+        self.num_features = num_features
         self.weight = _ones(num_features) if affine else None
         self.bias = _zeros(num_features) if affine else None
         self.running_mean: Tensor | None = None
@@ -57,6 +61,7 @@ class BatchNorm:
             self.num_batches_tracked = marked_param(Tensor.zeros((), dtype=dtypes.int64).contiguous(), False)
 
     def __call__(self, x: Tensor) -> Tensor:
+        need_tensors("BatchNorm", x=x)
         if x.ndim < 2 or x.shape[1] != self.num_features:
             raise ValueError(f"BatchNorm takes (batch, {self.num_features}, ...), the input has shape {x.shape}")
         wide = _wide(x)
@@ -91,7 +96,7 @@ class BatchNorm:
 BatchNorm1d = BatchNorm2d = BatchNorm3d = BatchNorm
 
 
-class LayerNorm:
+class LayerNorm(Layer):
     """The last axes (`normalized_shape`) shifted and scaled to mean 0 and variance 1, then `* weight + bias`.
 
     >>> [round(v, 3) for v in nn.LayerNorm(2)(Tensor([[1.0, 3.0]]))[0].tolist()]
@@ -105,13 +110,17 @@ class LayerNorm:
         elementwise_affine: bool = True,
         bias: bool = True,
     ) -> None:
-        shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
-        self.normalized_shape, self.eps = shape, eps
+        what = type(self).__name__
+        shape = tuple([as_int(f"{what}: a size", d, 1) for d in shape_arg(what, (normalized_shape,))])
+        if not shape:
+            raise ValueError(f"{what}: there is no axis to normalise over; give at least one size")
+        self.normalized_shape, self.eps = shape, as_number(f"{what}: eps", eps, 0)
         self.axes = tuple(range(-len(shape), 0))
         self.weight = _ones(*shape) if elementwise_affine else None
         self.bias = _zeros(*shape) if elementwise_affine and bias else None
 
     def __call__(self, x: Tensor) -> Tensor:
+        need_tensors(type(self).__name__, x=x)
         if x.shape[-len(self.normalized_shape) :] != self.normalized_shape:
             wanted = ", ".join(map(str, self.normalized_shape))
             raise ValueError(f"LayerNorm takes (..., {wanted}), the input has shape {x.shape}")
@@ -133,10 +142,13 @@ class LayerNorm2d(LayerNorm):
         super().__init__(num_channels, eps, elementwise_affine, bias)
 
     def __call__(self, x: Tensor) -> Tensor:
+        need_tensors("LayerNorm2d", x=x)
+        if x.ndim != 4:
+            raise ValueError(f"LayerNorm2d takes (batch, {self.normalized_shape[0]}, height, width), not {x.shape}")
         return super().__call__(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
 
 
-class GroupNorm:
+class GroupNorm(Layer):
     """The channels (axis 1) in `num_groups` groups, each of one sample to mean 0 and variance 1; `weight` and `bias` a
     channel.
 
@@ -145,6 +157,10 @@ class GroupNorm:
     """
 
     def __init__(self, num_groups: int, num_channels: int, eps: float = 1e-5, affine: bool = True) -> None:
+        what = type(self).__name__
+        num_groups = as_int(f"{what}: num_groups", num_groups, 1)
+        num_channels = as_int(f"{what}: num_channels", num_channels, 1)
+        eps = as_number(f"{what}: eps", eps, 0)
         if num_channels % num_groups:
             raise ValueError(f"GroupNorm: {num_channels} channels do not divide into {num_groups} groups")
         self.num_groups, self.num_channels, self.eps = num_groups, num_channels, eps
@@ -152,6 +168,7 @@ class GroupNorm:
         self.bias = _zeros(num_channels) if affine else None
 
     def __call__(self, x: Tensor) -> Tensor:
+        need_tensors(type(self).__name__, x=x)
         if x.ndim < 2 or x.shape[1] != self.num_channels:
             raise ValueError(
                 f"{type(self).__name__} takes (batch, {self.num_channels}, ...), the input has shape {x.shape}"
@@ -173,7 +190,7 @@ class InstanceNorm(GroupNorm):
         super().__init__(num_features, num_features, eps, affine)
 
 
-class RMSNorm:
+class RMSNorm(Layer):
     """`x / sqrt(mean(x**2) + eps) * weight` over the last axis (Zhang and Sennrich, 2019).
 
     Small floats are squared and summed in float32.
@@ -183,10 +200,12 @@ class RMSNorm:
     """
 
     def __init__(self, dim: int, eps: float = 1e-6, elementwise_affine: bool = True) -> None:
-        self.dim, self.eps = dim, eps
+        dim = as_int("RMSNorm: dim", dim, 1)
+        self.dim, self.eps = dim, as_number("RMSNorm: eps", eps, 0)
         self.weight = _ones(dim) if elementwise_affine else None
 
     def __call__(self, x: Tensor) -> Tensor:
+        need_tensors("RMSNorm", x=x)
         if x.ndim == 0 or x.shape[-1] != self.dim:
             raise ValueError(f"RMSNorm takes (..., {self.dim}), the input has shape {x.shape}")
         wide = _wide(x)

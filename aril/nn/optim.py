@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from aril.dtype import DType, accumulator, dtypes, promote
+from aril.mixin.base import as_int, as_number, as_tuple, need_tensors
 from aril.tensor import Tensor
 
 
@@ -21,6 +22,7 @@ class Optimizer:
     """
 
     def __init__(self, params: Iterable[Tensor], lr: float) -> None:
+        lr = self._number("lr", lr)
         several = list(params) if isinstance(params, Iterable) and not isinstance(params, Tensor) else None
         wrong = [type(t).__name__ for t in several or () if not isinstance(t, Tensor)]
         if several is None or wrong:
@@ -39,14 +41,16 @@ class Optimizer:
                 raise TypeError(
                     f"{type(self).__name__}: a parameter of dtype {t.dtype.name} has no gradient; use floats"
                 )
-        if lr < 0:
-            raise ValueError(f"{type(self).__name__}: lr={lr}; a learning rate is not negative")
         self.device = self.params[0].device
         # what all parameters share is as exact as the most exact of them
         self.dtype = accumulator(promote(*[t.dtype for t in self.params]))
         self.lr = self._scalar(lr)
         # Initial values still to be computed are computed now, so that no step is compiled or captured with them.
         Tensor.realize(*tensors)
+
+    def _number(self, name: str, value: float, most: float | None = None) -> float:
+        """An argument that is a number from 0 on (up to `most`). Errors: TypeError, ValueError."""
+        return as_number(f"{type(self).__name__}: {name}", value, 0, most)
 
     def _scalar(self, value: float, dtype: DType | None = None) -> Tensor:
         """A number that changes between steps: one element on the device."""
@@ -117,6 +121,9 @@ class OptimizerGroup(Optimizer):
     def __init__(self, *optimizers: Optimizer) -> None:
         if not optimizers:
             raise ValueError("OptimizerGroup: give it at least one optimizer")
+        for o in optimizers:
+            if not isinstance(o, Optimizer):
+                raise TypeError(f"OptimizerGroup takes optimizers, one after the other, not a {type(o).__name__}")
         self.optimizers = optimizers
         self.params = [p for o in optimizers for p in o.params]
         self.buffers = [b for o in optimizers for b in o.buffers]
@@ -146,6 +153,7 @@ class SGD(Optimizer):
         weight_decay: float = 0.0,
         nesterov: bool = False,
     ) -> None:
+        momentum, weight_decay = self._number("momentum", momentum), self._number("weight_decay", weight_decay)
         super().__init__(params, lr)
         if nesterov and not momentum:
             raise ValueError("SGD: nesterov needs a momentum above 0")
@@ -184,8 +192,8 @@ class LARS(SGD):
         nesterov: bool = False,
         trust: float = 1e-3,
     ) -> None:
+        self.trust = self._number("trust", trust)
         super().__init__(params, lr, momentum, weight_decay, nesterov)
-        self.trust = trust
 
     def _update(self, i: int, p: Tensor, g: Tensor) -> list[Tensor]:
         old = p.detach()
@@ -223,14 +231,22 @@ class Adam(Optimizer):
         eps: float = 1e-8,
         weight_decay: float = 0.0,
     ) -> None:
+        one, two = self._betas(betas)
+        self.eps, self.weight_decay = self._number("eps", eps), self._number("weight_decay", weight_decay)
         super().__init__(params, lr)
-        for beta in betas:
-            if not 0.0 <= beta < 1.0:
-                raise ValueError(f"{type(self).__name__}: betas={betas}; each lies in [0, 1)")
-        self.betas, self.eps, self.weight_decay = betas, eps, weight_decay
+        self.betas = one, two
         self.powers = [self._scalar(1.0, dtypes.float64) for _ in betas]
         self.m, self.v = self._like_params(), self._like_params()
         self.corrections = [self._scalar(1.0) for _ in betas]  # follow from the powers
+
+    def _betas(self, betas: tuple[float, float]) -> tuple[float, float]:
+        pair = as_tuple(f"{type(self).__name__}: betas", betas)
+        if len(pair) != 2:
+            raise ValueError(f"{type(self).__name__}: betas are two numbers in [0, 1), not {betas!r}")
+        one, two = [self._number("each of the betas", beta) for beta in pair]
+        if not (one < 1.0 and two < 1.0):
+            raise ValueError(f"{type(self).__name__}: betas={betas}; each lies in [0, 1)")
+        return one, two
 
     def _advance(self) -> list[Tensor]:
         for power, beta in zip(self.powers, self.betas, strict=True):
@@ -336,6 +352,8 @@ class Muon(Optimizer):
         steps: int = 5,
         eps: float = 1e-7,
     ) -> None:
+        momentum, weight_decay = self._number("momentum", momentum), self._number("weight_decay", weight_decay)
+        steps, eps = as_int("Muon: steps", steps, 0), self._number("eps", eps)
         super().__init__(params, lr)
         for p in self.params:
             if p.ndim < 2:
@@ -372,6 +390,9 @@ def clip_grad_norm(params: Iterable[Tensor], max_norm: float) -> Tensor:
     >>> norm.item(), round(w.grad.item(), 4)
     (5.0, 1.0)
     """
+    max_norm, params = as_number("clip_grad_norm: max_norm", max_norm, 0), as_tuple("clip_grad_norm: params", params)
+    for p in params:
+        need_tensors("clip_grad_norm", params=p)
     pairs = [(p, p.grad) for p in params if p.grad is not None]
     if not pairs:
         raise RuntimeError("clip_grad_norm: no parameter has a gradient; call backward() on a loss first")

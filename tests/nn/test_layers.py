@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 from scipy.signal import correlate
@@ -221,3 +223,19 @@ def test_batch_statistics_of_small_floats_are_carried_in_float32(affine):
     close(layer.running_mean, 0.1 * x.astype(np.float64).mean((0, 2)), 1e-6)
     close(layer.running_var, 0.9 + 0.1 * x.astype(np.float64).var((0, 2), ddof=1), 1e-6)
     assert nn.BatchNorm(3, affine=False)(Tensor.ones(2, 3, dtype="int32")).dtype is dtypes.float32
+
+
+def test_a_layer_prints_as_it_was_made():
+    class Wide(nn.Linear):
+        def __init__(self, width: int, *, more: str = "") -> None:
+            super().__init__(width, 2 * width)
+
+    layers = [nn.Linear(784, 10), nn.Conv2d(3, 64, kernel_size=3, stride=2, padding="valid"), nn.BatchNorm2d(8, 1e-5)]
+    layers += [nn.LayerNorm((2, 3)), nn.Embedding(10, 4, dtype=dtypes.float16), nn.GroupNorm(2, 4), Wide(3, more="x")]
+    texts = ["Linear(784, 10)", "Conv2d(3, 64, 3, stride=2, padding='valid')", "BatchNorm(8)"]
+    texts += ["LayerNorm((2, 3))", "Embedding(10, 4, dtype=dtypes.float16)", "GroupNorm(2, 4)", "Wide(3, more='x')"]
+    assert [repr(layer) for layer in layers] == texts
+    assert [repr(copy.deepcopy(layer)) for layer in layers[:-1]] == texts[:-1]
+    assert list(nn.state.get_state_dict(layers[0])) == ["weight", "bias"]
+    with pytest.raises(TypeError, match="out_features"):
+        nn.Linear(3)

@@ -143,7 +143,7 @@ def test_what_cannot_be_trained_is_refused():
         nn.optim.SGD(nn.state.get_state_dict(nn.Linear(2, 2)))  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="int32"):
         nn.optim.SGD([Tensor([1, 2], dtype=dtypes.int32).is_param_(True)])
-    with pytest.raises(ValueError, match="lr=-1"):
+    with pytest.raises(ValueError, match="SGD: lr is at least 0, not -1"):
         nn.optim.SGD([Tensor([1.0]).is_param_(True)], lr=-1)
     with pytest.raises(ValueError, match="no matrix"):
         nn.optim.Muon([Tensor([1.0]).is_param_(True)])
