@@ -9,27 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from aril.codegen.coalesce import lanes_of
-from aril.codegen.combines import combine, combine_of, taken
+from aril.codegen.combines import combine, combine_of, identity, taken
 from aril.codegen.expand import broadcast
-from aril.dtype import DType, PyScalar, dtypes
+from aril.dtype import dtypes
 from aril.ops import Ops
 from aril.uop.args import AddrSpace, AxisType, RangeArg
 from aril.uop.node import UOp
 from aril.uop.pattern import Pat, Rules
 from aril.uop.rewrite import rewrite
-
-
-def identity(op: Ops, dtype: DType) -> PyScalar:
-    """The value that changes nothing when combined by `op`. Errors: ValueError for an operation that has none."""
-    if op in (Ops.ADD, Ops.OR, Ops.XOR):
-        return False if dtype.kind == "b" else 0
-    if op is Ops.MUL:
-        return 1
-    if op is Ops.MAX:
-        return dtype.min
-    if op is Ops.AND:
-        return True if dtype.kind == "b" else (-1 if dtype.kind == "i" else int(dtype.max))
-    raise ValueError(f"{op} is no reduction: expected ADD, MUL, MAX, AND, OR or XOR")
 
 
 def accumulate(sink: UOp) -> UOp:

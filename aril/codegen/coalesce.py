@@ -75,6 +75,38 @@ class Lanes:
         return _pick(vectors, [(used.index(w), o - low - starts[w]) for w, o in zip(which, self.offsets, strict=True)])
 
 
+@dataclass(frozen=True, eq=False)
+class Block:
+    """Copies that fill the room between lanes: a turn for each place of the block, in order, the place that is asked
+    for, `unit` elements from one place to the next in memory, the address at the first turn, its key."""
+
+    turns: list[dict[UOp, int]]
+    mine: int
+    unit: int
+    lanes: Lanes
+    first: tuple[int, ...]
+
+    @property
+    def count(self) -> int:
+        """The number of lanes."""
+        return len(self.lanes.offsets)
+
+    @property
+    def is_square(self) -> bool:
+        """Whether it is transposed with a row for each lane: fewer shuffles, where rows are no shorter than vectors."""
+        return self.count <= len(self.turns) and can_transpose(self.count, len(self.turns))
+
+    @property
+    def parts(self) -> tuple[int, int]:
+        """(number, length) of the contiguous vectors that it is loaded or stored as."""
+        return (self.count, len(self.turns)) if self.is_square else (len(self.turns), self.count)
+
+    def part(self, start: int, count: int) -> Lanes:
+        """So many places from `start`, in order: those of the second lane follow those of the first."""
+        offsets = [self.lanes.offsets[0] + self.unit * (start + i) for i in range(count)]
+        return Lanes(self.lanes.target, self.lanes.scalars, tuple(offsets))
+
+
 def _pick(vectors: list[UOp], picks: list[tuple[int, int]]) -> UOp:
     """The given (vector, lane) pairs, by shuffles of two."""
     n = lanes_of(vectors[0])

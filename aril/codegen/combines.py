@@ -88,6 +88,19 @@ def results(reduction: UOp) -> Values:
     return tuple([UOp(Ops.GETTUPLE, (reduction,), i) for i in range(len(reduction.src[0].src))])
 
 
+def identity(op: Ops, dtype: DType) -> PyScalar:
+    """The value that changes nothing when combined by `op`. Errors: ValueError for an operation that has none."""
+    if op in (Ops.ADD, Ops.OR, Ops.XOR):
+        return False if dtype.kind == "b" else 0
+    if op is Ops.MUL:
+        return 1
+    if op is Ops.MAX:
+        return dtype.min
+    if op is Ops.AND:
+        return True if dtype.kind == "b" else (-1 if dtype.kind == "i" else int(dtype.max))
+    raise ValueError(f"{op} is no reduction: expected ADD, MUL, MAX, AND, OR or XOR")
+
+
 def joined(op: Ops | str, a: UOp, b: UOp) -> UOp:
     """What a reduction by `op` makes of the results of its two parts; a TUPLE for one of several accumulators."""
     if isinstance(op, str):

@@ -7,13 +7,23 @@ REDUCE nodes are left over plain loops only (several operands of one REDUCE are 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
+from functools import partial, reduce
 from itertools import product
-from math import prod
+from math import gcd
 
 from aril.codegen.affine import Linear, build_sum, divides, linear, split_gate
-from aril.codegen.coalesce import Lanes, can_transpose, deinterleave, interleave, lanes_of, shuffle, tile_of, transpose
-from aril.codegen.combines import combine, combine_of, in_lanes, in_tree, results, taken
+from aril.codegen.coalesce import (
+    Block,
+    Lanes,
+    can_transpose,
+    deinterleave,
+    interleave,
+    lanes_of,
+    shuffle,
+    tile_of,
+    transpose,
+)
+from aril.codegen.combines import combine, combine_of, identity, in_lanes, in_tree, results, taken
 from aril.codegen.pairs import narrow_factors, pair_products
 from aril.dtype import dtypes
 from aril.ops import OpGroup, Ops
@@ -61,6 +71,7 @@ class _Expander:
         self.gates: dict[tuple[UOp, Key], UOp | None] = {}
         self.lanes: dict[tuple[UOp, Key], Lanes] = {}  # addresses that differ by numbers from lane to lane
         self.tiles: dict[tuple[UOp, Key], list[UOp]] = {}  # transposed tiles by access and its first turn
+        self.blocks: dict[tuple[UOp, Key], tuple[int, int, list[dict[UOp, int]]] | None] = {}
         self.linears: dict[UOp, Linear] = {}
         self.memo: dict[UOp, Linear] = {}
         self.axes: dict[frozenset[UOp], tuple[UOp, ...]] = {}
@@ -153,6 +164,10 @@ class _Expander:
             return simplify_node(out) if u in self.from_memory else simplify(out)
         if op in OpGroup.COMPARISON and out.shape and out.vmin == out.vmax:  # a copy of which all lanes are inside
             return UOp.const(dtypes.bool, bool(out.vmin))
+        if op is Ops.AND and out.shape:  # of several conditions those that are known
+            known = next((s for s in src if s.op is Ops.CONST and s.dtype is dtypes.bool), None)
+            if known is not None:
+                return next(s for s in src if s is not known) if known.arg else known
         return out
 
     def _address(self, u: UOp, key: Key, turn: dict[UOp, int]) -> UOp:
@@ -255,8 +270,8 @@ class _Expander:
         if gate is not None and gate.op is Ops.CONST and not gate.arg:
             return alt
         block = self._block(u, turn)
-        if block is not None:
-            return self._load_block(u, *block)
+        if block is not None and block.part(0, block.parts[1]).is_near:
+            return self._load_block(u, block)
         tile = self._tile(u, turn)
         if tile is not None:
             axis, start, size, lanes, first = tile
@@ -331,8 +346,8 @@ class _Expander:
                 f"every lane would store to one address: {u.src[0]} does not move with the VECTOR loop of its value"
             )
         block = self._block(u, turn)
-        if block is not None:
-            return self._store_block(u, *block)
+        if block is not None and block.unit == 1:
+            return self._store_block(u, block)
         tile = self._tile(u, turn)
         if tile is not None:
             return self._store_tile(u, turn, tile)
@@ -356,41 +371,65 @@ class _Expander:
         stores = [lanes.contiguous(i, copies).store(rows[i]) for i in mine]
         return UOp.group(*stores) if stores else UOp(Ops.NOOP, ())
 
-    def _block(self, u: UOp, turn: dict[UOp, int]) -> tuple[list[dict[UOp, int]], int, Lanes, Key] | None:
-        """(the turns that lie between neighbouring lanes, in order of address, which of them this is, the address at
-        the first, its key) where copies and lanes fill a block together: `x[lane*2 + copy]`."""
+    def _block(self, u: UOp, turn: dict[UOp, int]) -> Block | None:
+        """The block that the access is of, and its place there, where copies fill the room between neighbouring lanes
+        together: `x[lane*2 + copy]`, or windows in a block, `x[lane*8 + copy - step]` where that is not negative."""
         index = u.src[0]
         lanes = self.lanes.get((index, tuple([turn[r] for r in self._axes(index)])))
-        if lanes is None or lanes.step not in (2, 4, 8):
+        if lanes is None or lanes.step is None or abs(lanes.step) < 2:
             return None
         form = self.linears[index]
-        axes = [r for r in self._axes(index) if 0 < (form.coefficient(r) or 0) < lanes.step]
-        places = {
-            sum((form.coefficient(r) or 0) * t for r, t in zip(axes, turns, strict=True)): turns
-            for turns in product(*[range(_length(r)) for r in axes])
-        }
-        if sorted(places) != list(range(lanes.step)) or prod(map(_length, axes)) != lanes.step:
+        moves = {r: form.coefficient(r) or 0 for r in self._axes(index)}
+        axes = [r for r, c in moves.items() if 0 < abs(c) < abs(lanes.step)]
+        others = tuple([turn[r] for r in self._axes(u) if r not in axes])
+        if (u, others) not in self.blocks:
+            self.blocks[u, others] = self._turns_of_block(u, lanes.step, {r: moves[r] for r in axes}, turn)
+        found = self.blocks[u, others]
+        if found is None:
             return None
-        turns = [{**turn, **dict(zip(axes, places[i], strict=True))} for i in range(lanes.step)]
-        if not self._are_open(u, turns):
-            return None
-        mine = sum((form.coefficient(r) or 0) * turn[r] for r in axes)
+        unit, low, turns = found
+        mine = (sum([c * turn[r] for r, c in moves.items() if r in axes]) - low) // unit
         begin = self.lanes[index, tuple([turns[0][r] for r in self._axes(index)])]
-        return turns, mine, begin, tuple([turns[0][r] for r in self._axes(u)])
+        return Block(turns, mine, unit, begin, tuple([turns[0][r] for r in self._axes(u)]))
 
-    def _store_block(self, u: UOp, turns: list[dict[UOp, int]], mine: int, lanes: Lanes, first: Key) -> UOp:
+    def _turns_of_block(
+        self, u: UOp, step: int, moves: dict[UOp, int], turn: dict[UOp, int]
+    ) -> tuple[int, int, list[dict[UOp, int]]] | None:
+        """(elements from a place of the block to the next, where it begins, a turn for each place), where the turns of
+        copies that are not left out reach every place, and all without a condition."""
+        unit = gcd(*moves.values()) * (1 if step > 0 else -1)
+        if not unit or step // unit not in (2, 4, 8) or step % unit:
+            return None
+        turns: dict[int, dict[UOp, int]] = {}
+        for combo in product(*[range(_length(r)) for r in moves]):
+            there = {**turn, **dict(zip(moves, combo, strict=True))}
+            gate = self._gate(u.src[0], there, u.src[2:])
+            if gate is None:
+                turns.setdefault(sum([c * t for c, t in zip(moves.values(), combo, strict=True)]) // unit, there)
+            elif gate.op is not Ops.CONST or gate.arg:
+                return None
+        low = min(turns, default=0)
+        if sorted(turns) != list(range(low, low + step // unit)):
+            return None
+        return unit, low * unit, [turns[i] for i in sorted(turns)]
+
+    def _store_block(self, u: UOp, block: Block) -> UOp:
         """This copy's share of the contiguous stores of a block."""
-        rows, count = self.tiles.get((u, first)), len(lanes.offsets)
+        rows, (length, width) = self.tiles.get((u, block.first)), block.parts
         if rows is None:
-            rows = self.tiles[u, first] = interleave([broadcast(self._at(u.src[1], t), count) for t in turns])
-        return lanes.contiguous(0, count, mine * count).store(rows[mine])
+            values = [broadcast(self._at(u.src[1], t), block.count) for t in block.turns]
+            rows = self.tiles[u, block.first] = transpose(values) if block.is_square else interleave(values)
+        mine = [i for i in range(length) if i * len(block.turns) // length == block.mine]
+        stores = [block.lanes.contiguous(0, width, i * width).store(rows[i]) for i in mine]
+        return UOp.group(*stores) if stores else UOp(Ops.NOOP, ())
 
-    def _load_block(self, u: UOp, turns: list[dict[UOp, int]], mine: int, lanes: Lanes, first: Key) -> UOp:
-        rows, count = self.tiles.get((u, first)), len(lanes.offsets)
+    def _load_block(self, u: UOp, block: Block) -> UOp:
+        rows, (length, width) = self.tiles.get((u, block.first)), block.parts
         if rows is None:
-            loads = [lanes.contiguous(0, count, i * count).load(hint=u.arg) for i in range(len(turns))]
-            rows = self.tiles[u, first] = deinterleave(loads)
-        return rows[mine]
+            parts = [block.part(i * width, width) for i in range(length)]
+            loads = [x.contiguous(0, width).load(hint=u.arg) if x.step == 1 else x.load(u, lambda _: ()) for x in parts]
+            rows = self.tiles[u, block.first] = transpose(loads) if block.is_square else deinterleave(loads)
+        return rows[block.mine]
 
     def _tile(self, u: UOp, turn: dict[UOp, int]) -> Tile | None:
         """The tile that the access is of, where it is strided and a copied loop makes it contiguous."""
@@ -437,10 +476,10 @@ class _Expander:
             if loops:
                 parts.append(UOp(Ops.REDUCE, (*values, *loops), u.arg))
             else:
-                total = values[0]
-                for x in values[1:]:
-                    total = combine(op, total, x)
-                parts.append(total)
+                # what a closed condition leaves out adds nothing; sums that begin alike are then one
+                nothing = broadcast(UOp.const(u.dtype, identity(op, u.dtype)), widest)
+                values = [x for x in values if x is not nothing] or values[:1]
+                parts.append(reduce(partial(combine, op), values))
         total = in_tree(partial(combine, op), parts)
         return in_lanes(lambda a, b: (combine(op, *a, *b),), (total,))[0] if lanes > 1 else total
 

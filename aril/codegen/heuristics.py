@@ -47,6 +47,7 @@ from aril.uop.node import UOp
 
 # Costs in nanoseconds of one core: an element moved by vectors, one moved alone, an addition in a vector of 8.
 _CONTIGUOUS, _ALONE, _OPERATION = 0.15, 1.0, 0.05
+UNITS = (1, -1, 2, -2, 3, -3, 4, -4)  # elements between neighbours that contiguous loads have together
 SHORT = 16  # turns of a reduction whose copies lie in the code
 
 
@@ -156,25 +157,42 @@ def access_cost(access: Access, lanes: UOp | None, width: int, turns: Callable[[
         return count * 0.2 / used
     if reach == "near" and (not access.is_store or cover_of(access, lanes)):
         return count * _CONTIGUOUS * 2 * math.sqrt(width / used)
+    shared = _shared_block(access, lanes)
+    if shared is not None:
+        return turns(access.loops - shared) * _CONTIGUOUS * 4 * math.sqrt(width / used)
     if any(r is not lanes and length(r) >= 4 and access.stride(r) == 1 for r in access.loops):
         return count * 0.4  # a tile of a transposing copy
     return count * _ALONE * (1.5 if access.is_store else 1.0)
 
 
-def cover_of(access: Access, lane: UOp) -> list[UOp]:
-    """Short loops whose turns lie between neighbouring lanes of an access and fill the room; none where they do not."""
-    step = access.stride(lane)
-    if step not in (2, 4, 8):
+def cover_of(access: Access, lane: UOp, unit: int = 1) -> list[UOp]:
+    """Short loops of the output whose turns lie between neighbouring lanes of an access, `unit` elements apart, and
+    fill the room; none where they do not."""
+    step, off = divmod(access.stride(lane) or 0, unit)
+    if off or step not in (2, 4, 8):
         return []
+    kinds = (AxisType.LOOP, AxisType.UPCAST)
+    short = {access.stride(r): r for r in access.loops if r.arg.kind in kinds and is_constant(r) and length(r) > 1}
     found: list[UOp] = []
     reach = 1
     while reach < step:
-        loop = next((r for r in access.loops if is_constant(r) and length(r) > 1 and access.stride(r) == reach), None)
-        if loop is None or loop in found or loop.arg.kind not in (AxisType.LOOP, AxisType.UPCAST):
+        loop = short.get(reach * unit)
+        if loop is None or loop in found:
             return []
         found.append(loop)
         reach *= length(loop)
     return found if reach == step else []
+
+
+def _shared_block(access: Access, lane: UOp | None) -> frozenset[UOp] | None:
+    """Loops of an access whose turns read, of blocks of memory that copies and lanes fill together, what others read
+    too: a window that stays in its block. None where there are no such blocks."""
+    for unit in UNITS[:1] if access.is_store else UNITS:
+        cover = [] if lane is None else cover_of(access, lane, unit)
+        if lane is not None and cover and all(r.arg.kind is AxisType.UPCAST for r in cover):
+            step = abs(access.stride(lane) or 0)
+            return frozenset([r for r in access.loops if r not in cover and 0 < abs(access.stride(r) or 0) < step])
+    return None
 
 
 def _plan_generic(plan: Plan, index: int, shared: bool) -> None:
@@ -298,10 +316,8 @@ def _vectorise_output(plan: Plan, index: int, lane: UOp, width: int, tile: RowTi
     copies = _costly_copies(plan, nest, lane, width) or max(1, min(4, registers // 2 // max(1, live)))
     copies = 1 << (copies.bit_length() - 1)
     if not is_constant(lane):
-        if n < width:
-            return
-        plan.do(Split(id, width, "peel"), "lanes; the rest one by one")
-        plan.do(Vectorize((*id, 1)), "contiguous")
+        if n >= width:
+            _vectorise_variable(plan, nest, lane, width)
         return
     lanes = tile.lanes if tile is not None else min(width, 1 << (n.bit_length() - 1))
     while copies > 1 and n < 2 * copies * lanes and n % (copies * lanes):
@@ -323,6 +339,20 @@ def _vectorise_output(plan: Plan, index: int, lane: UOp, width: int, tile: RowTi
     plan.vectorise(id, lanes, copies, "contiguous for most accesses")
     if tile is not None:
         _bands_last(plan, index, tile, (*id, 1) if copies > 1 else id)
+
+
+def _vectorise_variable(plan: Plan, nest: Nest, lane: UOp, width: int) -> None:
+    """Lanes of an output of unknown length: vectors side by side, vectors of the rest, then one by one. Sums of several
+    vectors are made at once, as a step of theirs goes to another row."""
+    id, sums = lane.arg.id, len([u for u in nest.reduces if lane in u.ranges])
+    room = min(4, plan.renderer.vector_registers // 2 // sums) if sums else 1
+    copies = _costly_copies(plan, nest, lane, width) or room
+    if sums and copies > 1 and length(lane) >= 4 * copies * width:
+        plan.do(Split(id, copies * width, "peel"), "tiles of vectors")
+        plan.vectorise((*id, 1), width, copies, "independent vectors")
+        id = (*id, 2)
+    plan.do(Split(id, width, "peel"), "lanes; the rest one by one")
+    plan.do(Vectorize((*id, 1)), "contiguous")
 
 
 @dataclass(frozen=True)
@@ -459,13 +489,18 @@ def estimate_ns(nest: Nest, lane: UOp | None) -> float:
     """Nanoseconds the nest takes on one core, roughly."""
     memory = 0.0
     for a in nest.accesses:
-        good = lane is None or lane not in a.loops or a.stride(lane) in (0, 1)
-        memory += nest.turns(a.loops) * (_CONTIGUOUS * a.itemsize / 4 if good else _ALONE)
+        aside = lane is None or lane not in a.loops or a.stride(lane) in (0, 1)
+        shared = frozenset() if aside else _shared_block(a, lane)
+        cost = _ALONE if shared is None else _CONTIGUOUS * a.itemsize / 4
+        memory += nest.turns(a.loops - (shared or frozenset())) * cost
     return max(memory, nest.work * _OPERATION)
 
 
 def _chunk(plan: Plan, nest: Nest, lane: UOp | None, tile: RowTile | None) -> None:
     width = width_of(plan, nest, lane)
     loops = tuple([r for r in nest.loops if r.arg.kind is AxisType.LOOP])
+    # a rest that was peeled off goes with the loops that both have
+    rests = [e for e in plan.sink.src if e.op is Ops.END and not set(loops).isdisjoint(e.src[1:])]
+    loops = tuple([r for r in loops if all(r in e.src[1:] for e in rests)]) or loops
     near = None if tile is None else next((r for r in loops if r.arg.id == tile.loop), None)
     chunk_output(plan, nest, estimate_ns(nest, lane), lane, lane_block=width * 4, loops=loops, near=near)

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from aril.codegen.accumulate import fresh_id, identity, substitute_live
+from aril.codegen.accumulate import fresh_id, substitute_live
 from aril.codegen.affine import add, linear, mul, split_gate
 from aril.codegen.analysis import length
+from aril.codegen.combines import identity
 from aril.codegen.steps import Id, Step, operands_of, storages_of
 from aril.ops import Ops
 from aril.uop.args import AddrSpace, AxisType

@@ -14,6 +14,9 @@ from aril.ops import Ops
 from aril.uop.args import AxisType
 from aril.uop.node import UOp
 
+_STEP = 4  # the greatest divisor
+_BLOCK = 8  # of the place in a block, where a window must not reach beyond its begin
+_ROWS = 16
 _WINDOW = 16  # terms of a window that is unrolled
 _COPIES = 64  # of the body: remainders times the turns of the window
 
@@ -48,12 +51,22 @@ def _asked(nest: Nest) -> dict[UOp, int]:
     """Output loops that stand in a remainder, alone or together with a loop of a reduction, and its divisor."""
     out: dict[UOp, int] = {}
     inner = {r for g in nest.groups for r in g}
+    sums = [linear(s, {}).terms for u in nest.nodes if u.op is Ops.CMPLT and u.src[0].dtype.weak for s in u.src]
+    windows = {a for terms in sums if not inner.isdisjoint(terms) for a in terms}
     for u in nest.nodes:
         if u.op is not Ops.FLOORMOD or u.src[1].op is not Ops.CONST:
             continue
         by, terms = int(u.src[1].arg), linear(u.src[0], {}).terms
         free = [r for r, scale in terms.items() if scale % by]
         own = [r for r in free if r in nest.loops and r.arg.kind is AxisType.LOOP and is_constant(r)]
-        if 2 <= by <= 4 and len(own) == 1 and all(r in inner for r in free if r is not own[0]):
+        if len(own) != 1 or by < 2 or not all(r in inner for r in free if r is not own[0]):
+            continue
+        if by <= _STEP or by <= _BLOCK and u in windows and _fills_rows(nest, own[0], by):
             out[own[0]] = by
     return out
+
+
+def _fills_rows(nest: Nest, loop: UOp, by: int) -> bool:
+    """Whether results of neighbouring turns lie together, and threads can share the rows where some are left over."""
+    rows = nest.turns(frozenset(nest.loops)) // length(loop)
+    return (length(loop) % by == 0 or rows >= _ROWS) and all(a.stride(loop) == 1 for a in nest.accesses if a.is_store)

@@ -262,7 +262,7 @@ class ReduceMixin(ArrangementMixin):
         return out._first(d, n) if more else out
 
     def logcumsumexp(self, axis: Any = 0) -> Self:
-        """log(cumsum(exp(x))) along `axis`, scaled by the running maximum so that nothing overflows (n * n work).
+        """log(cumsum(exp(x))) along `axis`, scaled by running maxima so that nothing overflows.
 
         >>> [round(v, 4) for v in Tensor([0.0, 0.0]).logcumsumexp().tolist()]
         [0.0, 0.6931]
@@ -274,13 +274,39 @@ class ReduceMixin(ArrangementMixin):
         n = x.shape[d]
         if not isinstance(n, int):
             return x._to_greatest(d).logcumsumexp(d)._first(d, n)
-        wide = x._wide() if d == x.ndim - 1 else x._wide().movedim(d, -1)
-        top = wide.cummax(-1)
-        # out[i] = top[i] + log(sum over j <= i of exp(x[j] - top[i])): the pairs (i, j) as windows into the past.
-        past = wide._pad((*[(0, 0)] * (x.ndim - 1), (n - 1, 0)), -math.inf)._windows(x.ndim - 1, n)
-        level = top.isfinite().where(top, top.const_like(0)).detach()
-        out = (past - level.unsqueeze(-1)).exp().sum(-1).log() + level
-        return (out if d == x.ndim - 1 else out.movedim(-1, d)).cast(x.dtype)
+        return x._wide()._log_scan(d, n).cast(x.dtype)
+
+    def _log_scan(self, d: int, n: int) -> Self:
+        """The running log of the sum of exponentials, in blocks as `_scan_blocks`: what lies before a block is one more
+        term, and every exponential is taken from the greatest term that counts there."""
+        none = [(0, 0)] * self.ndim
+        if n <= 2 * _SCAN_BLOCK:
+            return self._log_within(d, n, None)
+        lead, trail = self.shape[:d], self.shape[d + 1 :]
+        blocks = -(-n // _SCAN_BLOCK)
+        more = blocks * _SCAN_BLOCK - n
+        x = self._pad((*none[:d], (0, more), *none[d + 1 :]), -math.inf) if more else self
+        inner = x._reshape((*lead, blocks, _SCAN_BLOCK, *trail))
+        # Of a block of nothing but -inf the logarithm is not asked for: its derivative has no value.
+        top = inner._reduce(Ops.MAX, (d + 1,)).detach()
+        none_yet, level = top.eq(-math.inf), top.isfinite().where(top, top.const_like(0))
+        total = (inner - level).exp()._reduce(Ops.ADD, (d + 1,))
+        total = none_yet.where(total.const_like(1), total).log() + none_yet.where(top, level)
+        totals = total._reshape((*lead, blocks, *trail))._log_scan(d, blocks)
+        before = totals._pad((*none[:d], (1, 0), *none[d + 1 :]), -math.inf)._first(d, blocks)
+        before = before._reshape((*lead, blocks, 1, *trail))._expand(inner.shape)
+        out = inner._log_within(d + 1, _SCAN_BLOCK, before)._reshape(x.shape)
+        return out._first(d, n) if more else out
+
+    def _log_within(self, d: int, n: int, before: Self | None) -> Self:
+        """`_log_scan` of a short axis by windows into the past, with a term `before` for each element."""
+        top = self._scan_blocks(Ops.MAX, d, n, -math.inf)
+        top = (top if before is None else top._alu(Ops.MAX, before)).detach()
+        level = top.isfinite().where(top, top.const_like(0))
+        none = [(0, 0)] * self.ndim
+        past = self._pad((*none[:d], (n - 1, 0), *none[d + 1 :]), -math.inf)._windows(d, n)
+        total = (past - level.unsqueeze(-1)).exp().sum(-1)
+        return (total if before is None else total + (before - level).exp()).log() + level
 
     # --- the softmax family ---
 

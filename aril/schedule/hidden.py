@@ -11,8 +11,8 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from aril.codegen.accumulate import identity
 from aril.codegen.affine import Linear, add, linear
+from aril.codegen.combines import identity
 from aril.ops import OpGroup, Ops
 from aril.uop import UOp
 from aril.uop.alu import exec_alu

@@ -118,6 +118,30 @@ def test_logcumsumexp(value):
     check(value, Tensor(x).logcumsumexp(0), np.logaddexp.accumulate(x.astype(np.float64), 0))
 
 
+@pytest.mark.parametrize("n", [9, 17, 64, 300])
+def test_logcumsumexp_of_blocks(n):
+    """Rows that begin with -inf, have whole blocks of it, and terms far apart; the derivative of a row with some."""
+    x = RNG.standard_normal((4, n)) * 50
+    x[0, :12], x[1, 2:], x[2] = -np.inf, -np.inf, np.where(np.arange(n) // 8 % 2, x[2], -np.inf)
+    want = np.logaddexp.accumulate(x, 1)
+    for axis, a, out in ((1, x, want), (0, x.T.copy(), want.T)):
+        np.testing.assert_allclose(Tensor(a.astype(np.float32)).logcumsumexp(axis).numpy(), out, rtol=1e-6, atol=1e-5)
+    row, g = Tensor(np.where(np.arange(n) // 8 == 1, -np.inf, x[3])), RNG.standard_normal(n)
+    ends = np.logaddexp.accumulate(row.numpy())
+    parts = np.exp(row.numpy()[:, None] - ends[None]) * (np.arange(n)[:, None] <= np.arange(n))
+    np.testing.assert_allclose((row.logcumsumexp() * Tensor(g)).sum().gradient(row)[0].numpy(), parts @ g, atol=1e-9)
+
+
+@pytest.mark.parametrize("step", [2, 3, -1, -2])
+@pytest.mark.parametrize("columns", [263, 264])
+def test_running_totals_of_every_so_many_columns(step, columns):
+    x = RNG.uniform(0.9, 1.1, (18, abs(step) * columns)).astype(np.float32)
+    seen, wide = Tensor(x)[:, ::step], x[:, ::step].astype(np.float64)
+    np.testing.assert_allclose(seen.cumsum(1).numpy(), wide.cumsum(1), rtol=1e-5)
+    np.testing.assert_allclose(seen.cumprod(1).numpy(), wide.cumprod(1), rtol=1e-4)
+    np.testing.assert_array_equal(seen.cummax(1).numpy(), np.maximum.accumulate(x[:, ::step], 1))
+
+
 @both
 @pytest.mark.parametrize("axis", [0, 1, -1])
 def test_softmax_family(value, axis):

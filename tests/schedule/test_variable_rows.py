@@ -10,6 +10,7 @@ import pytest
 from aril import Tensor, Variable, jit
 from aril.codegen.heuristics import optimise
 from aril.codegen.panels import Keep
+from aril.codegen.steps import Split, Upcast
 from aril.schedule import normalize, schedule
 from aril.schedule.lower import lower
 from tests.codegen.run import renderer
@@ -58,3 +59,24 @@ def test_a_row_is_reduced_once(target: str) -> None:
         sink = optimise(lower(item.kernel), renderer(target))
         assert len(sink.src) == 1  # vectors and their rest lie in one loop over rows
         assert len([s for s in sink.arg.applied if isinstance(s, Keep)]) == keeps
+
+
+@pytest.mark.parametrize("target", ["wide", "avx2"])
+def test_sums_over_variable_columns_are_made_for_vectors_side_by_side(target: str) -> None:
+    """A row's step goes to another line: four vectors of sums take one."""
+    x, n = Tensor(RNG.standard_normal((64, 1024)).astype(np.float32)).realize(), Variable("n", 1, 1024)
+    (item,) = schedule(normalize([x[:, : n.bind(500)].sum(0).uop], ("CPU",)).graph, 1).items
+    steps = optimise(lower(item.kernel), renderer(target)).arg.applied
+    copied = [s for s in steps if isinstance(s, Upcast)]
+    lanes = renderer(target).vector_bytes // 4
+    assert len(copied) == 1
+    assert any(isinstance(s, Split) and s.factor == 4 * lanes and s.tail == "peel" for s in steps)
+
+
+def test_sums_over_variable_columns() -> None:
+    a = RNG.standard_normal((37, 300)).astype(np.float32)
+    x, n = Tensor(a).realize(), Variable("n", 1, 300)
+    f = jit(lambda n: x[:, :n].sum(0).realize())
+    for k in (3, 3, 1, 15, 16, 64, 65, 81, 127, 128, 200, 299, 300):
+        got = Tensor(f(n.bind(k)).uop.base)[:k]
+        np.testing.assert_allclose(got.numpy(), a[:, :k].astype(np.float64).sum(0), rtol=2e-5, atol=2e-5)
