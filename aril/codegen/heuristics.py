@@ -377,6 +377,9 @@ def _tile_rows(plan: Plan, index: int, lane: UOp, width: int) -> RowTile | None:
     lanes = min(width if many else min(width, 8), 1 << (n.bit_length() - 1))
     copies = 1 if many else _line_copies(nest, lanes, n)
     rows = min(max(2, LINE // nest.itemsize // copies), 1 << (m.bit_length() - 1))
+    held = nest.turns(frozenset([r for r in nest.loops if r.arg.kind is AxisType.UPCAST]))
+    if rows * copies * held > 2 * plan.renderer.vector_registers:
+        return None
     if m == rows:
         plan.do(Upcast(id), "lines of the strided side are used whole")
         return RowTile(None, lanes, copies)

@@ -94,6 +94,8 @@ class Fusion:
     signature: dict[UOp, Signature] = field(default_factory=dict)
     contraction: dict[UOp, UOp] = field(default_factory=dict)  # kernel -> the one contraction fused into it
     reduces: set[UOp] = field(default_factory=set)  # kernels that some reduction is fused into
+    # the axes of stored values from the outside in, where they lie as what they are computed from
+    orders: dict[UOp, tuple[int, ...]] = field(default_factory=dict)
 
 
 def concrete(d: sint) -> int:

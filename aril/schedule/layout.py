@@ -26,9 +26,12 @@ _ALIKE = OpGroup.ELEMENTWISE | OpGroup.MOVEMENT | {Ops.REDUCE}
 
 def placed(flat: UOp, u: UOp, fusion: Fusion, is_result: bool) -> UOp:
     """Flat storage for the value `u`, seen at its shape."""
-    order = order_of_operands(u, fusion) if is_result else memory_order(u, fusion)
+    follows = is_result or u.op is Ops.REDUCE or u in fusion.reduces
+    order = order_of_operands(u, fusion) if follows else memory_order(u, fusion)
     if order is None:
         return view_flat(flat, u.shape)
+    if follows:
+        fusion.orders[u] = order
     there = view_flat(flat, tuple([u.shape[a] for a in order]))
     return permute(there, tuple([order.index(a) for a in range(len(order))]))
 
@@ -57,7 +60,7 @@ def memory_order(u: UOp, fusion: Fusion) -> tuple[int, ...] | None:
 
 def order_of_operands(u: UOp, fusion: Fusion) -> tuple[int, ...] | None:
     """The axes of a result from the outside in, as all it reads of about its size lies in memory; None for the order
-    they have.
+    they have. What short reductions make on the way to a result, such as the totals of blocks, follows them too.
 
     ``x.T * 2`` is then a walk along memory, as ``x * 2`` is, and seen transposed; so are parts, pads, windows and
     running sums of ``x.T``. What a longer reduction or positions in memory make has no such order. `contiguous()` asks
@@ -72,7 +75,9 @@ def order_of_operands(u: UOp, fusion: Fusion) -> tuple[int, ...] | None:
         if 2 * numel(n) <= numel(u):
             continue
         if n is not u and n in fusion.stored or is_flat_view(n):
-            found = [_order_in(use.signature, fusion.signature[u]) for use in fusion.uses[n].get(u, ())]
+            own = fusion.orders.get(n, tuple(range(len(n.shape))))
+            ways = [tuple([use.signature[a] for a in own]) for use in fusion.uses[n].get(u, ())]
+            found = [_order_in(signature, fusion.signature[u]) for signature in ways]
             orders.update([o for o in found if o is not None])
         elif n.op in _ALIKE and (n.op is not Ops.REDUCE or numel(n.src[0]) <= SHORT * numel(n)):
             more = [s for s in (n.src[:1] if n.op in OpGroup.MOVEMENT else n.src) if s not in seen]

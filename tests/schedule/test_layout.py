@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 
 from aril import Tensor, jit
+from aril.codegen import compile_kernel
 from aril.ops import Ops
 from aril.schedule import Schedule
+from aril.schedule.lower import lower
+from tests.codegen.run import renderer
 from tests.schedule.graphs import check, put, scheduled
 
 
@@ -98,6 +101,17 @@ def test_running_sums_over_rows_walk_along_rows() -> None:
         np.testing.assert_allclose(
             Tensor(b).cumsum(axis).numpy(), b.cumsum(axis, dtype=np.float64), rtol=1e-5, atol=1e-5
         )
+
+
+@pytest.mark.parametrize("target", ["wide", "avx2"])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_totals_of_blocks_lie_as_what_they_are_sums_of(axis: int, target: str) -> None:
+    """What a running sum of `x.T` adds to its blocks is loaded as vectors (shuffles are those of blocks in a row)."""
+    plan = scheduled(put(draw(1304, 904)).transpose(0, 1).cumsum(axis))
+    program = compile_kernel(lower(plan.items[-1].kernel), renderer(target))
+    loads = [u for u in program.linear.src if u.op is Ops.LOAD]
+    assert all(not u.shape for u in loads if u.src[0].op is Ops.INDEX)
+    assert not any(u.op is Ops.STACK for u in program.linear.src) or axis == 0
 
 
 def test_replays_give_results_in_the_order_of_their_operands() -> None:
