@@ -124,6 +124,8 @@ def show_settings(options: argparse.Namespace) -> int:
     if options.markdown:
         print(settings_page(), end="")
         return 0
+    for name, meant in config.misspelt().items():
+        print(f"!! {name} in the environment is no setting; did you mean {meant}?")
     for one in config.settings():
         try:
             value = repr(one.value)
@@ -151,7 +153,8 @@ def settings_page() -> str:
         "    Tensor([1, 2, 3]).sum().item()",
         "```",
         "",
-        "A value that a setting does not accept is an error which names it. `aril settings` shows what is in force.",
+        "A value that a setting does not accept is an error which names it; a variable whose name is one slip away from"
+        " that of a setting, such as `DEUBG`, is warned of. `aril settings` shows what is in force.",
         "",
         "| name | type | default | meaning | accepts |",
         "|---|---|---|---|---|",

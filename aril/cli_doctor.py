@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 
 from aril import __version__
-from aril.config import NUM_CPU_THREADS, Context, cache_dir, settings
+from aril.config import NUM_CPU_THREADS, Context, cache_dir, misspelt, settings
 
 
 class Problem(Exception):
@@ -50,6 +50,9 @@ def _versions() -> str:
 
 
 def _settings() -> str:
+    wrong = [f"{name} is no setting, did you mean {meant}?" for name, meant in misspelt().items()]
+    if wrong:
+        raise Problem("in the environment: " + " ".join(wrong))
     changed = [repr(one) for one in settings() if one.value != one.default]
     return "from the environment: " + ", ".join(changed) if changed else "all at their defaults"
 

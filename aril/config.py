@@ -159,6 +159,37 @@ def settings() -> list[Setting[Any]]:
     return list(_REGISTRY.values())
 
 
+def misspelt() -> dict[str, str]:
+    """Environment variables that are no setting, but one slip away from one, with what was meant; and those that begin
+    with ARIL_, which no setting but ARIL_CACHE does. Names of fewer than five letters are left alone: other programs
+    have such names, too, and so has NOCOLOR."""
+    found = {}
+    for name in os.environ:
+        if name in _REGISTRY or name in ("NOCOLOR", "ARIL_VENV"):
+            continue
+        if name.startswith("ARIL_") and name[5:] in _REGISTRY:
+            found[name] = name[5:]
+        elif len(name) >= 5 and name.isupper():
+            near = [s for s in _REGISTRY if abs(len(s) - len(name)) <= 1 and len(s) >= 5 and _one_slip(name, s)]
+            found |= {name: near[0]} if near else {}
+    return found
+
+
+def _one_slip(a: str, b: str) -> bool:
+    """Whether `b` is `a` with one letter more, less or other, or with two neighbours swapped."""
+    i = next((k for k, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+    swapped = a[i : i + 2] == b[i : i + 2][::-1] and a[i + 2 :] == b[i + 2 :]
+    return swapped or a[i + 1 :] in (b[i:], b[i + 1 :]) or a[i:] == b[i + 1 :]
+
+
+def warn_of_misspelt() -> None:
+    """A warning for each of `misspelt()`, once a process."""
+    for name, meant in misspelt().items():
+        import warnings
+
+        warnings.warn(f"{name} in the environment is no setting of aril; did you mean {meant}?", stacklevel=2)
+
+
 def changed() -> dict[str, int | str]:
     """The settings that differ from their default in this thread: what a worker thread or process needs to be given."""
     return {one.name: one.value for one in settings() if one.value != one.default}
@@ -296,9 +327,6 @@ DEBUG = _integer(
     0,
     7,
 )
-VIZ = _integer(
-    "VIZ", 0, "1 records what the visualizer shows; 2 also opens it. Without effect: there is no visualizer yet.", 0, 2
-)
 PROFILE = _flag("PROFILE", 0, "Record when each kernel, copy and compilation ran.")
 TRACK_REWRITES = _integer(
     "TRACK_REWRITES",
@@ -350,14 +378,6 @@ EMULATED_DTYPES = _text(
     r"[a-z0-9_]*(\s*,\s*[a-z0-9_]+)*",
 )
 FLOAT16 = _flag("FLOAT16", 0, "`image_dot` and `image_conv2d` store their operands and results as float16.")
-IMAGE = _integer(
-    "IMAGE",
-    0,
-    "1 keeps convolution operands in GPU image objects; 2 also matrix products. Without effect: no device here has "
-    "images.",
-    0,
-    2,
-)
 SEED = _integer(
     "SEED", -1, "Seed of the random numbers when manual_seed is not called; -1 takes one from the system.", -1
 )
@@ -368,7 +388,6 @@ GRAD = _flag("GRAD", 1, "Results remember how they were computed, so that backwa
 
 # Optimisation of kernels and search
 NOOPT = _flag("NOOPT", 0, "No optimisation steps: each kernel as scheduled.")
-NOLOCALS = _flag("NOLOCALS", 0, "No workgroups and no shared memory. Without effect: no device here has any.")
 BEAM = _integer("BEAM", 0, "Width of the search for optimisation steps; 0 uses the heuristics.", 0, 1024)
 JITBEAM = _integer("JITBEAM", 0, "BEAM while jit captures; 0 means the same as BEAM.", 0, 1024)
 BEAM_TIMEOUT = _integer("BEAM_TIMEOUT", 10, "Seconds that compiling and timing one candidate may take.", 1)
@@ -376,9 +395,6 @@ BEAM_UOPS_MAX = _integer(
     "BEAM_UOPS_MAX", 12_000, "Largest loop body that the search considers: IR nodes times the copies made of them.", 1
 )
 BEAM_UPCAST_MAX = _integer("BEAM_UPCAST_MAX", 256, "Most copies of a loop's body that the search considers.", 1)
-BEAM_LOCAL_MAX = _integer(
-    "BEAM_LOCAL_MAX", 1024, "Largest workgroup the search considers. Without effect: no device here has workgroups.", 1
-)
 BEAM_PADTO = _flag("BEAM_PADTO", 1, "The search may pad loops: lanes masked, copies repeated past the end.")
 BEAM_MIN_PROGRESS = _integer("BEAM_MIN_PROGRESS", 10, "Nanoseconds a round must gain for the search to go on.")
 BEAM_REPEATS = _integer("BEAM_REPEATS", 3, "Timed runs of a candidate; the least counts.", 1, 1000)
@@ -387,12 +403,6 @@ BEAM_DEBUG = _integer("BEAM_DEBUG", 0, "1 shows each round of the search; 2 each
 # Capture and replay
 JIT = _integer(
     "JIT", 1, "0 runs jitted functions as written; 1 captures and batches; 2 captures without batching.", 0, 2
-)
-JIT_BATCH_SIZE = _integer(
-    "JIT_BATCH_SIZE",
-    32,
-    "Kernels in the first batch of a replay. Without effect: a replay is one call, however long.",
-    1,
 )
 
 # Caches and compilation
@@ -411,6 +421,29 @@ COMPILE_WORKERS = _integer(
 )
 REWRITE_STACK_LIMIT = _integer(
     "REWRITE_STACK_LIMIT", 50_000, "Replacements under way at which a rewrite reports rules that do not end.", 1
+)
+
+# Names that programs know from this field: taken and checked, though nothing here is for them to change
+VIZ = _integer(
+    "VIZ", 0, "1 records what the visualizer shows; 2 also opens it. Without effect: there is no visualizer yet.", 0, 2
+)
+IMAGE = _integer(
+    "IMAGE",
+    0,
+    "1 keeps convolution operands in GPU image objects; 2 also matrix products. Without effect: no device here has "
+    "images.",
+    0,
+    2,
+)
+NOLOCALS = _flag("NOLOCALS", 0, "No workgroups and no shared memory. Without effect: no device here has any.")
+BEAM_LOCAL_MAX = _integer(
+    "BEAM_LOCAL_MAX", 1024, "Largest workgroup the search considers. Without effect: no device here has workgroups.", 1
+)
+JIT_BATCH_SIZE = _integer(
+    "JIT_BATCH_SIZE",
+    32,
+    "Kernels in the first batch of a replay. Without effect: a replay is one call, however long.",
+    1,
 )
 
 

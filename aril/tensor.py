@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from aril.config import DEBUG, GRAD, NAN_CHECK, SPEC
+from aril.config import DEBUG, GRAD, NAN_CHECK, SPEC, warn_of_misspelt
 from aril.device import Buffer, Device
 from aril.dtype import DType, DTypeLike, dtypes, strong, to_dtype
 from aril.mixin import OpMixin
@@ -519,3 +519,4 @@ def _user_line() -> str | None:
 
 if DEBUG.value >= 2 or SPEC.value or NAN_CHECK.value:
     track_origin(_user_line)
+warn_of_misspelt()

@@ -171,3 +171,15 @@ def test_an_unknown_top_level_name_says_what_there_is():
 
     with pytest.raises(AttributeError, match="it offers Context, Device, .*Tensor"):
         aril.Tensr  # noqa: B018
+
+
+def test_a_name_one_slip_away_from_a_setting_is_warned_of(monkeypatch):
+    slips = {"DEUBG": "DEBUG", "CACHE_LIMITS": "CACHE_LIMIT", "BEAN_DEBUG": "BEAM_DEBUG"}
+    slips |= {"ARIL_DEBUG": "DEBUG"}
+    with monkeypatch.context() as environment:
+        for name in [*slips, "ARIL_VENV", "SPEED", "BEAMS", "DEBUGGER", "PATH", "debgu", "XDEBUG_MODE", "NOCOLOR"]:
+            environment.setenv(name, "1")
+        assert config.misspelt() == slips
+    done = in_new_process("from aril import Tensor; from aril import nn", DEUBG="2")
+    assert done.returncode == 0 and done.stderr.count("did you mean DEBUG?") == 1
+    assert not in_new_process("from aril import Tensor", DEBUG="0", SPEED="2").stderr
