@@ -12,6 +12,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from aril.codegen.limits import Limits, limits
 from aril.dtype import DType, dtypes
 from aril.ops import Ops
 from aril.uop.composed import LOG2E
@@ -179,12 +180,13 @@ class Arithmetic:
 
 
 def exp2(x: UOp, a: Arithmetic) -> UOp:
-    """2**x within 1 ulp, denormal results included; float32 takes 17 operations."""
+    """2**x within 1 ulp, denormal results included; 17 operations, 12 or 13 where a limit of x is known."""
     f = _FORMATS[x.dtype]
-    x = _clamp(x, 2.0 * f.bias - 4, a)
-    shifted = a.add(x, _magic(f))
-    whole = a.sub(shifted, _magic(f))
-    return _power_of_two(a.sub(x, whole), shifted, a)
+    lift, low, high = _lift(limits(x), f)
+    x = _clamp(x, low, high, a)
+    shifted = a.add(x, _magic(f, lift))
+    whole = a.sub(shifted, _magic(f, lift))
+    return _power_of_two(a.sub(x, whole), shifted, a, lift)
 
 
 def exp(x: UOp, a: Arithmetic) -> UOp:
@@ -194,29 +196,48 @@ def exp(x: UOp, a: Arithmetic) -> UOp:
     f = _FORMATS[x.dtype]
     high = float(x.const_like(LOG2E).arg)
     low = _LOG2E_LOW if x.dtype is dtypes.float64 else LOG2E - high
-    x = _clamp(x, math.floor((2.0 * f.bias - 4) / LOG2E), a)
-    shifted = a.mad(x, high, _magic(f))
-    whole = a.sub(shifted, _magic(f))
-    return _power_of_two(a.mad(x, low, a.mad(x, high, a.op(Ops.NEG, whole))), shifted, a)
+    least, most = limits(x)
+    lift, bottom, top = _lift((least * LOG2E, most * LOG2E), f)
+    x = _clamp(x, math.ceil(bottom / LOG2E) if bottom > -math.inf else bottom,
+               math.floor(top / LOG2E) if top < math.inf else top, a)  # fmt: skip
+    shifted = a.mad(x, high, _magic(f, lift))
+    whole = a.sub(shifted, _magic(f, lift))
+    return _power_of_two(a.mad(x, low, a.mad(x, high, a.op(Ops.NEG, whole))), shifted, a, lift)
 
 
-def _magic(f: _Format) -> float:
-    """Added to a small number it leaves round(x) + 2 * bias in the low bits of the sum."""
-    return 1.5 * 2.0**f.mantissa + 2 * f.bias
+def _lift(of: Limits, f: _Format) -> tuple[int | None, float, float]:
+    """(lift, low, high) for 2**x with x within `of`: 2**(x + lift) is a normal number where x is within [low, high],
+    and beyond them 2**x is the same as there. None: no lift does it for all x. Infinite: x does not go there."""
+    half = f.bias / 2  # denormal numbers go less far below the normal ones
+    if of[1] <= half - 8:
+        lift, low, high = int(half), -1.5 * f.bias + 8, math.inf
+    elif of[0] >= 8 - half:
+        lift, low, high = -int(half), -math.inf, 1.5 * f.bias - 8
+    else:
+        return None, 4 - 2.0 * f.bias, 2.0 * f.bias - 4
+    return lift, low if of[0] < low else -math.inf, high if of[1] > high else math.inf
 
 
-def _clamp(x: UOp, limit: float, a: Arithmetic) -> UOp:
-    """x within [-limit, limit]; NaN stays (each WHERE is one minimum or maximum instruction)."""
-    x = a.where(a.less(x, -limit), -limit, x)
-    return a.where(a.less(limit, x), limit, x)
+def _magic(f: _Format, lift: int | None) -> float:
+    """Added to a small number it leaves round(x) + bias + lift, or round(x) + 2 * bias, in the low bits of the sum."""
+    return 1.5 * 2.0**f.mantissa + f.bias + (f.bias if lift is None else lift)
 
 
-def _power_of_two(fraction: UOp, shifted: UOp, a: Arithmetic) -> UOp:
-    """2**(fraction + n), where the low bits of `shifted` hold n + 2 * bias. Scaling by two halves of 2**n rounds a
-    denormal result once and overflows to infinity."""
+def _clamp(x: UOp, low: float, high: float, a: Arithmetic) -> UOp:
+    """x within [low, high]; NaN stays (each WHERE is one minimum or maximum instruction)."""
+    x = a.where(a.less(x, low), low, x) if low > -math.inf else x
+    return a.where(a.less(high, x), high, x) if high < math.inf else x
+
+
+def _power_of_two(fraction: UOp, shifted: UOp, a: Arithmetic, lift: int | None = None) -> UOp:
+    """2**(fraction + n), where the low bits of `shifted` hold n + bias + lift: a power of two and a constant scale the
+    fraction's. Without `lift` they hold n + 2 * bias: two halves of 2**n do. Either rounds a denormal result once and
+    overflows to infinity."""
     f = _FORMATS[fraction.dtype]
     p = a.mad(a.polynomial(fraction, _EXP2[fraction.dtype]), fraction, 1.0)
     bits = shifted.bitcast(f.unsigned)
+    if lift is not None:
+        return a.mul(a.mul(p, a.shl(bits, f.mantissa).bitcast(fraction.dtype)), 2.0**-lift)
     half = a.shr(bits, 1)
     first = a.shl(half, f.mantissa).bitcast(fraction.dtype)
     second = a.shl(a.sub(bits, half), f.mantissa).bitcast(fraction.dtype)
@@ -430,7 +451,7 @@ def _power_single(x: UOp, y: UOp, a: Arithmetic) -> UOp:
     e = a.sub(a.either(a.shr(t, 52), _bits_of(2.0**52, x.dtype)).bitcast(x.dtype), 2.0**52 + 1023)
     f = a.sub(m, 1.0)
     log2 = a.mad(f, a.mad(f, a.polynomial(f, _LOG2_OF_POWER), LOG2E), e)
-    p = _clamp(a.mul(y, log2), 400.0, a)
+    p = _clamp(a.mul(y, log2), -400.0, 400.0, a)
     shifted = a.add(p, 1.5 * 2.0**52)
     fraction = a.sub(p, a.sub(shifted, 1.5 * 2.0**52))
     out = a.mad(a.polynomial(fraction, _EXP2_OF_POWER), fraction, 1.0)
@@ -469,8 +490,8 @@ def _power_double(x: UOp, y: UOp, a: Arithmetic) -> UOp:
     p_low = a.mad(y, log_low, a.product_error(y, log, p))
     limit = 2.0 * 1023 - 4
     near = a.both(a.less(-limit, p), a.less(p, limit))
-    p = _clamp(p, limit, a)
-    magic = _magic(_FORMATS[x.dtype])
+    p = _clamp(p, -limit, limit, a)
+    magic = _magic(_FORMATS[x.dtype], None)
     shifted = a.add(p, magic)
     fraction = a.add(a.sub(p, a.sub(shifted, magic)), a.where(near, p_low, 0.0))
     return _power_of_two(fraction, shifted, a)

@@ -62,15 +62,14 @@ class ActivationMixin(MathMixin):
 
     def _gated(self, scale: float) -> Self:
         """x * sigmoid(scale * x)."""
-        q = self._distance()
+        q = self._distance((800.0 if self.dtype is dtypes.float64 else 120.0) / scale)
         t = (q * -scale).exp()
         return self.relu() - q * (t / (t + 1.0))
 
-    def _distance(self) -> Self:
-        """|x|, with the derivative -1 at 0, held where exp(-|x| / 2) has long been 0: what x times a gate falls short
+    def _distance(self, end: float) -> Self:
+        """|x|, with the derivative -1 at 0, held at an `end` where the gate is 0: what x times a gate falls short
         of relu(x) is a product with it that neither overflows nor is infinity times 0."""
-        r = (self > 0).where(self, self.neg())
-        return r.minimum(2048.0 if self.dtype is dtypes.float64 else 256.0)
+        return (self > 0).where(self, self.neg()).minimum(end)
 
     def swish(self) -> Self:
         """The same as `silu`.
@@ -89,11 +88,12 @@ class ActivationMixin(MathMixin):
         """
         if approximate not in ("none", "tanh"):
             raise ValueError(f"gelu: approximate is 'none' or 'tanh', not {approximate!r}")
-        q = self._distance()
         if approximate == "tanh":
+            q = self._distance(30.0 if self.dtype is dtypes.float64 else 12.0)
             t = ((q + q * q * q * 0.044715) * (-2 * math.sqrt(2 / math.pi))).exp()  # (1 - tanh(u)) / 2 from exp(-2 u)
             return self.relu() - q * (t / (t + 1.0))
-        return self.relu() - q * ((q * math.sqrt(0.5))._erfc() * 0.5)
+        q = self._distance(self._erfc_end() * math.sqrt(2.0))
+        return self.relu() - q * q._erfc_within(0.5, 0.5)
 
     @in_wide_float
     def quick_gelu(self) -> Self:
@@ -125,7 +125,7 @@ class ActivationMixin(MathMixin):
         >>> round(Tensor(1.0).mish().item(), 4)
         0.8651
         """
-        q = self._distance()
+        q = self._distance(800.0 if self.dtype is dtypes.float64 else 120.0)
         t = q.neg().exp()
         square, positive = t * t, self > 0
         missing = positive.where(square * 2.0, square + t * 2.0)

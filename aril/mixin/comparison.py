@@ -207,11 +207,9 @@ class ComparisonMixin(BaseMixin):
         if decimals:
             scale = 10.0 ** abs(decimals)
             return (self * scale).round() / scale if decimals > 0 else (self / scale).round() * scale
-        t = self._alu(Ops.TRUNC)
-        rest = (self - t).abs()
-        odd = (t * 0.5)._alu(Ops.TRUNC)._alu(Ops.MUL, t.const_like(2)).ne(t)
-        away = (self < 0).where(t - 1.0, t + 1.0)
-        return ((rest > 0.5) | (rest.eq(0.5) & odd)).where(away, t)
+        x = self.detach()  # flat between its steps
+        size, whole = x.abs(), 2.0 ** strong(self.dtype).mantissa  # from there on all are integers; the sum is one, too
+        return (size < whole).where((size + whole) - whole, size).copysign(x)
 
     def abs(self) -> Self:
         """The absolute value. The least signed integer has none and stays.

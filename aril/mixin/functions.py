@@ -318,10 +318,17 @@ class MathMixin(ReduceMixin):
 
     def _erfc(self) -> Self:
         """1 - erf(r) for r that are not negative, to the same relative error everywhere."""
-        double = self.dtype is dtypes.float64
-        y = self.minimum(fits.ERFC_END_64 if double else fits.ERFC_END_32)
-        t = (y - fits.ERFCX_CENTRE) / (y + fits.ERFCX_CENTRE)
-        return (y * y).neg().exp() * _horner(t, fits.ERFCX_64 if double else fits.ERFCX_32)
+        return self.minimum(self._erfc_end())._erfc_within(1.0, 1.0)
+
+    def _erfc_end(self) -> float:
+        return fits.ERFC_END_64 if self.dtype is dtypes.float64 else fits.ERFC_END_32
+
+    def _erfc_within(self, square: float, factor: float) -> Self:
+        """`factor` times 1 - erf(sqrt(square) * r), where that root is between 0 and `_erfc_end`."""
+        centre = fits.ERFCX_CENTRE / math.sqrt(square)
+        fit = fits.ERFCX_64 if self.dtype is dtypes.float64 else fits.ERFCX_32
+        t = (self - centre) / (self + centre)
+        return (self * self * -square).exp() * _horner(t, [factor * c for c in fit])
 
     def _magnitude(self) -> Self:
         """|x| whose derivative at 0 is the one `copysign` undoes, for odd functions computed from the magnitude."""
