@@ -16,7 +16,7 @@ from aril.ops import Ops
 from aril.uop.args import AddrSpace, AxisType
 from aril.uop.node import UOp
 
-_COPIES = (AxisType.UPCAST, AxisType.UNROLL)
+_TILE = (AxisType.UPCAST, AxisType.VECTOR)
 # functions that become polynomials: dearer than a store and a load, with more constants than copies leave registers for
 COSTLY = (Ops.EXP2, Ops.LOG2, Ops.SIN, Ops.POW, Ops.THREEFRY)
 
@@ -64,13 +64,15 @@ def place_of(loops: list[UOp]) -> tuple[UOp, int]:
 
 
 def _copy_loops(load: UOp, loops: list[UOp], start: int) -> tuple[dict[UOp, UOp], list[UOp]]:
-    """(what each loop is in the copy, the loops of the copy). Loops that move together are one; where lanes are strided
-    and the innermost loop is contiguous, a tile of it is copied at once, to be transposed in registers."""
+    """(what each loop is in the copy, the loops of the copy). Loops that move together are one, steps that the kernel
+    unrolls too; where lanes are strided and the innermost loop is contiguous, a tile of it is copied at once, to be
+    transposed in registers."""
     inner, gate = split_gate(load.src[0].src[1])
     form = linear(inner, {})
     new: dict[UOp, UOp] = {}
     closing: list[UOp] = []
-    plain = [r for r in loops if r.arg.kind not in (*_COPIES, AxisType.VECTOR)]
+    ahead = next((i for i, r in enumerate(loops) if r.arg.kind in _TILE), len(loops)) if gate is None else 0
+    plain = [r for i, r in enumerate(loops) if r.arg.kind not in (*_TILE, AxisType.UNROLL) or i < ahead]
     groups: list[list[UOp]] = []
     for r in plain:
         before = groups[-1][-1] if groups and gate is None else None

@@ -52,6 +52,14 @@ def test_no_element_of_a_tile_is_stored_through_an_address_of_its_own(target: Ho
 
 
 @pytest.mark.parametrize("target", [AVX2, AVX512], ids=["avx2", "avx512"])
+@pytest.mark.parametrize("size", [9, 30])
+def test_weights_of_an_unrolled_window_are_packed_by_transposing_tiles(size: int, target: HostTarget) -> None:
+    """Rows of 576 weights, three of which are one turn of the unrolled loop: none is looked up alone."""
+    text = assembly(b.conv(2, 64, 64, size, 3), target)
+    assert "gather" not in text and "vpextrq" not in text
+
+
+@pytest.mark.parametrize("target", [AVX2, AVX512], ids=["avx2", "avx512"])
 def test_windows_of_one_channel_read_a_panel_without_conditions(target: HostTarget) -> None:
     """A multiply-add of a vector reads its factor from memory; no lane is masked, the tile stays in registers."""
     body = innermost(assembly(b.padded_depthwise(4, 16, 28, 3), target))
