@@ -15,7 +15,7 @@ from aril.runtime import cache
 from aril.runtime.target import HostTarget, beyond, host_target
 
 # A change of passes or options below changes this: it is part of the key of cached objects.
-COMPILER = "llvm22-passes3"
+COMPILER = "llvm22-passes4"
 
 # Level 1 are these function passes, level 2 LLVM's own O2 without its vectorisers and unrollers (our code is already in
 # shape, and done again it spills). Measured on generated kernels (softmax, matmul, convolution and its gradients): the
@@ -79,6 +79,10 @@ def _llvm() -> Any:
         # Neighbouring stores are vectors before LLVM sees them. It would look for more among all pairs of stores: of a
         # tile that is stored element by element that took five sixths of the kernel's compile time, and found none.
         llvm.set_option("", "-combiner-store-merging=false")
+        # Both schedulers of the code generator compare every load and store of a block with those before it that may
+        # touch the same memory, and keep up to 1000 of them in mind; past this number all of them are one barrier. A
+        # block of a tile has hundreds: they took half of the time of such a kernel, and its code is nearly the same.
+        llvm.set_option("", "-dag-maps-huge-region=64")
         llvm.initialize_all_targets()
         llvm.initialize_all_asmprinters()
         llvm.initialize_native_asmparser()

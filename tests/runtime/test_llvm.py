@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -112,3 +113,22 @@ def test_cpu_target_bounds_the_instructions(level, none, some):
     assert "right" in out.stdout
     text = out.stdout + out.stderr
     assert re.search(some, text) and not re.search(none, text)
+
+
+def test_a_long_block_takes_time_in_proportion():
+    """Eight times the loads and stores: within 20 times the time (48 where each is compared with all before it)."""
+
+    def seconds(turns):
+        lines = [
+            f"""%a{i} = getelementptr float, ptr %p, i64 {16 * i}
+                %b{i} = getelementptr float, ptr %q, i64 {16 * i}
+                %v{i} = load <16 x float>, ptr %a{i}, align 4
+                store <16 x float> %v{i}, ptr %b{i}, align 4"""
+            for i in range(turns)
+        ]
+        start = time.process_time()
+        llvm.compile_ir("\n".join(["define void @k(ptr %p, ptr %q) {", *lines, "ret void", "}"]))
+        return time.process_time() - start
+
+    seconds(1)
+    assert min(seconds(1000) for _ in range(2)) < 20 * min(seconds(125) for _ in range(3))
