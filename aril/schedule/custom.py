@@ -6,6 +6,7 @@ lanes), and which parameters it writes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -17,6 +18,7 @@ from aril.schedule.lower import HAND_WRITTEN, move_index
 from aril.uop import AddrSpace, AxisType, Estimates, KernelInfo, UOp
 from aril.uop.node import Shape
 from aril.uop.pattern import Pat, Rules, V
+from aril.uop.render import to_line
 from aril.uop.rewrite import rewrite
 from aril.uop.symbolic import simplify
 from aril.uop.verify import check
@@ -46,7 +48,9 @@ def kernel_form(sink: UOp) -> UOp:
                 f"{given} {'index' if given == 1 else 'indices'} for a value of shape {u.src[0].shape}: a kernel works "
                 "on single elements, give an index for each axis, or flatten() the value first"
             )
-    out = split_at_barriers(load_addresses(flat))
+    whole = load_addresses(flat)
+    _need_inside(whole)
+    out = split_at_barriers(whole)
     info = out.arg if isinstance(out.arg, KernelInfo) else KernelInfo("custom")
     volatile = any(u.op is Ops.PARAM and u.arg.volatile for u in out.toposort())
     if info.opts_to_apply is None and (volatile or not is_parallel(out)):
@@ -147,6 +151,33 @@ def _load(address: UOp) -> UOp:
     if address.op is Ops.INDEX and _may_be_invalid(address.src[1]):
         return address.load(UOp.const(address.dtype, 0))
     return address.load()
+
+
+def _need_inside(sink: UOp) -> None:
+    """Errors: KernelFormError for an access that plainly leaves its storage: without a gate, at a sum of loops of known
+    length, whose bounds are reached. Others are for CHECK_OOB."""
+    order = sink.toposort()
+    for end in order:
+        if end.op is Ops.END and end.src[-1].op is not Ops.RANGE:
+            return  # such a loop ends when its condition says so
+    for u in order:
+        if u.op not in (Ops.LOAD, Ops.STORE, Ops.ATOMIC) or u.src[0].op is not Ops.INDEX or len(u.src) > 2:
+            continue
+        storage, index = u.src[0].src
+        while storage.op is Ops.AFTER:
+            storage = storage.src[0]
+        form = linear(index, {})
+        if any(r.op is not Ops.RANGE or r.src[0].op is not Ops.CONST or r.src[0].arg < 1 for r in form.terms):
+            continue
+        spans = [step * (int(r.src[0].arg) - 1) for r, step in form.terms.items()]
+        low, high = (form.const + sum([pick(s, 0) for s in spans]) for pick in (min, max))
+        size = storage.arg.size
+        if low < 0 or high >= (math.inf if size is None else size):
+            what = f"buffer {storage.arg.slot}" if storage.op is Ops.PARAM else f"{storage.arg.addrspace.name} memory"
+            raise KernelFormError(
+                f"a {u.op.name} at index {to_line(index)} of {what} reaches {low if low < 0 else high}, outside of its "
+                f"{size} elements: make the loops shorter, or give the access a gate: out[i.valid(i < n)].store(x)"
+            )
 
 
 def split_at_barriers(sink: UOp) -> UOp:

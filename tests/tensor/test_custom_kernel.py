@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 
 import numpy as np
@@ -362,3 +363,24 @@ def test_a_volatile_buffer_is_read_at_every_turn():
     memory[0] = 7
     thread.join(20)
     assert found == [[7, 8]]
+
+
+def test_a_kernel_that_plainly_leaves_its_tensors_is_refused():
+    def doubled(at, read=lambda i: i, length=4):
+        def kernel(out, x):
+            i = UOp.range(length, 0)
+            return out[at(i)].store(x[read(i)] * 2).end(i).sink()
+
+        return Tensor.custom_kernel(Tensor.zeros(4).contiguous(), Tensor([1.0, 2.0, 3.0, 4.0]), fxn=kernel)[0].tolist()
+
+    for error, give in {
+        "STORE at index (r0+1) of buffer 0 reaches 4, outside of its 4 elements": {"at": lambda i: i + 1},
+        "LOAD at index (r0+-1) of buffer 1 reaches -1, outside of its 4": {"at": lambda i: i, "read": lambda i: i - 1},
+        "STORE at index (r0*2) of buffer 0 reaches 6": {"at": lambda i: i * 2},
+        "STORE at index r0 of buffer 0 reaches 4": {"at": lambda i: i, "read": lambda i: i % 4, "length": 5},
+    }.items():
+        with pytest.raises(KernelFormError, match=re.escape(error)):
+            doubled(**give)
+    assert doubled(lambda i: 3 - i) == [8.0, 6.0, 4.0, 2.0]
+    assert doubled(lambda i: i.valid(i < 4), lambda i: i.valid(i < 4), 5) == [2.0, 4.0, 6.0, 8.0]
+    assert doubled(lambda i: i * 2, length=2) == [2.0, 0.0, 4.0, 0.0]
