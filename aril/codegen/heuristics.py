@@ -438,12 +438,13 @@ def vectorise_reduction(plan: Plan, id: Id, width: int, copies: int = 4) -> None
     """A reduction loop as lanes of several accumulators; the rest by single vectors, then one by one."""
     loop = plan.loop(id)
     if not is_constant(loop):
-        if length(loop) < width * 2:
+        copies = max(2, copies)
+        if length(loop) < width * copies:
             return
-        plan.do(Split(id, width * 2, "peel"), "lanes of a reduction")
-        plan.do(Split((*id, 1), width), "independent accumulators")
-        plan.do(Upcast((*id, 1, 0)), "independent accumulators")
-        plan.do(Vectorize((*id, 1, 1)), "lanes of a reduction")
+        plan.do(Split(id, width * copies, "peel"), "lanes of a reduction")
+        plan.vectorise((*id, 1), width, copies, "independent accumulators")
+        plan.do(Split((*id, 2), width, "peel"), "rest of a reduction")
+        plan.do(Vectorize((*id, 2, 1)), "rest of a reduction")
         return
     n = length(loop)
     lanes = min(width, 1 << (n.bit_length() - 1))

@@ -80,3 +80,15 @@ def test_sums_over_variable_columns() -> None:
     for k in (3, 3, 1, 15, 16, 64, 65, 81, 127, 128, 200, 299, 300):
         got = Tensor(f(n.bind(k)).uop.base)[:k]
         np.testing.assert_allclose(got.numpy(), a[:, :k].astype(np.float64).sum(0), rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("target", ["wide", "avx2"])
+def test_sums_over_variable_rows_have_four_accumulators(target: str) -> None:
+    """And what they leave goes by vectors, then one by one."""
+    x, n = Tensor(RNG.standard_normal((64, 1024)).astype(np.float32)).realize(), Variable("n", 1, 1024)
+    (item,) = schedule(normalize([x[:, : n.bind(500)].layernorm().uop], ("CPU",)).graph, 1).items
+    steps = optimise(lower(item.kernel), renderer(target)).arg.applied
+    lanes = renderer(target).vector_bytes // 4
+    tails = [s.factor for s in steps if isinstance(s, Split) and s.tail == "peel"]
+    assert tails.count(4 * lanes) >= 1
+    assert tails.count(lanes) >= 2
