@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from aril.dtype import dtypes
-from aril.ops import Ops
+from aril.ops import OpGroup, Ops
 from aril.schedule.fuse import ROW_BYTES, numel
-from aril.schedule.prepare import FEW_RESULTS, LONG_REDUCTION, PARTS, axis_of_parts, part_of
+from aril.schedule.prepare import FEW_RESULTS, LONG_REDUCTION, PARTS, axis_of_parts, is_view, part_of
 from aril.uop import UOp, sint
 from aril.uop.order import use_counts
 from aril.uop.pattern import Pat, Rules, V
 from aril.uop.rewrite import rewrite
-from aril.uop.shape import expand, reduce, reshape, shrink
+from aril.uop.shape import expand, permute, reduce, reshape, shrink
 
 PART_BYTES = 1 << 16  # a part is gone over twice, the second time in the first- or second-level cache
 MOST_PARTS = 1 << 12
@@ -70,7 +70,8 @@ def split_with_maximum(sink: UOp) -> UOp:
 
     Before: ``s = REDUCE(EXP2((x - m) * c), ADD)`` with ``m = REDUCE(x, MAX)``. After: for each part p its maximum
     ``m_p`` and ``s_p = REDUCE(EXP2((x - m_p) * c), ADD)``, both stored by one kernel; then ``m = REDUCE(m_p, MAX)`` and
-    ``s = REDUCE(s_p * EXP2((m_p - m) * c), ADD)``. Maxima that nothing follows are left as they are.
+    ``s = REDUCE(s_p * EXP2((m_p - m) * c), ADD)``. Maxima that nothing follows are left as they are. Of a position in
+    all of a value in memory, only the first part with the maximum is looked at again.
     """
     order = sink.toposort()
     followers: dict[UOp, Follower] = {}
@@ -228,7 +229,7 @@ def _position(u: UOp) -> Follower | None:
         return None
     if not marks.shape or len(marks.shape) != len(x.shape) or marks.vmin < 0:
         return None
-    x_shape = x.shape
+    x_shape, falls = x.shape, _count_down(marks)
 
     def chosen(values: UOp, greatest: UOp, mark: UOp) -> UOp:
         is_it = UOp(Ops.CMPEQ, (values, expand(greatest, values.shape)))
@@ -238,15 +239,47 @@ def _position(u: UOp) -> Follower | None:
 
     def build(done: dict[UOp, UOp], m: UOp, whole: UOp, cut: Cut) -> UOp:
         parts, mark = cut.split(done[x], x_shape), cut.split(done[marks], x_shape)
-        first = UOp(Ops.CONTIGUOUS, (reduce(chosen(parts, m, mark), Ops.MAX, cut.axes(u.arg[1])),))
-        last = chosen(m, reshape(whole, _beside(whole.shape, cut)), first)
+        beside = reshape(whole, _beside(whole.shape, cut))
+        in_order = falls and all(d == 1 for d in x_shape[: cut.axis])
+        if numel(u) == 1 and in_order and _reads_once(done[x]):
+            # The maxima are made at the pace of memory; of the parts only the first that has it is gone over again.
+            ahead = UOp(Ops.SUB, (UOp.const(u.dtype, cut.parts - 1), UOp.iota(cut.parts).cast(u.dtype)))
+            from_end = reduce(chosen(m, beside, reshape(ahead, m.shape)), Ops.MAX, tuple(range(len(m.shape))))
+            place = UOp(Ops.SUB, (UOp.const(u.dtype, cut.parts - 1), reshape(from_end, ())))
+            values, mark = (_part_at(v, cut.axis, place) for v in (parts, mark))
+            last = chosen(values, whole, mark)
+            combined = reduce(last, Ops.MAX, tuple(range(len(last.shape))))
+        else:
+            first = UOp(Ops.CONTIGUOUS, (reduce(chosen(parts, m, mark), Ops.MAX, cut.axes(u.arg[1])),))
+            combined = reduce(chosen(m, beside, first), Ops.MAX, (cut.axis,))
 
         def left() -> UOp:
             return chosen(cut.left(done[x], x_shape), whole, cut.left(done[marks], x_shape))
 
-        return _with_rest(reduce(last, Ops.MAX, (cut.axis,)), cut, u, left)
+        return _with_rest(combined, cut, u, left)
 
     return Follower(top, build)
+
+
+def _count_down(marks: UOp) -> bool:
+    """Whether `marks` fall from each element to the next, row by row."""
+    while marks.op in (Ops.CAST, Ops.RESHAPE):
+        if marks.op is Ops.CAST and not marks.dtype.weak and marks.src[0].vmax > marks.dtype.max:
+            return False
+        marks = marks.src[0]
+    return marks.op is Ops.SUB and marks.src[0].base.op is Ops.CONST and marks.src[1].arg == "iota"
+
+
+def _reads_once(x: UOp) -> bool:
+    """Whether `x` is computed element by element from one value in memory: to make a part again is to read it again."""
+    below = x.toposort(lambda v: v.op in OpGroup.ELEMENTWISE)
+    leaves = [v for v in below if v.op not in OpGroup.ELEMENTWISE and v.base.op is not Ops.CONST]
+    return len(leaves) == 1 and is_view(leaves[0])
+
+
+def _part_at(x: UOp, axis: int, place: UOp) -> UOp:
+    """Element `place` of `x` along `axis`, which is dropped."""
+    return UOp(Ops.INDEX, (permute(x, (axis, *[a for a in range(len(x.shape)) if a != axis])), place))
 
 
 def divide_after_sums(sink: UOp) -> UOp:

@@ -125,6 +125,32 @@ def test_positions_in_rows_beyond_the_first_cache(dtype: type) -> None:
         np.testing.assert_array_equal(Tensor(a).argmax(1).numpy(), a.argmax(1))
 
 
+@pytest.mark.parametrize("part", ["first", "middle", "last", "rest"])
+@pytest.mark.parametrize("dtype", [np.float32, np.int16])
+def test_of_the_parts_of_everything_one_is_gone_over_again(part: str, dtype: type) -> None:
+    """The maxima of the parts, then the place in the first part that has the greatest: ties, NaN, what is left over."""
+    a = np.round(draw((100_003,)) * 4).astype(dtype)
+    place = {"first": 1, "middle": 50_001, "last": 99_900, "rest": 100_002}[part]
+    a[[place, min(place + 1, 100_002), 100_002]] = np.nan if dtype is np.float32 else 1000
+    x = Tensor(a).realize()
+    found = x.argmax()
+    bodies = [lower(item.kernel) for item in scheduled(found).items if item.kernel is not None]
+    assert found.item() == a.argmax() == place
+    assert len(bodies) == 2
+    assert not [u for u in bodies[0].toposort() if u.op is Ops.TUPLE], "only maxima"
+    assert max(int(u.src[0].vmax) for u in bodies[1].toposort() if u.op is Ops.RANGE) < 4000
+
+
+def test_marks_that_rise_are_taken_from_all_parts() -> None:
+    """The last of equal elements, and the first where an axis ahead of the parts is short."""
+    a = np.round(draw((3, 40_001)) * 4)
+    x = Tensor(a).realize()
+    assert x.argmax().item() == a.argmax()
+    places = Tensor.arange(a.size).reshape(3, 40_001)
+    last = a.size - 1 - a.ravel()[::-1].argmax()
+    assert (x == x.max()).where(places, 0).max().item() == last
+
+
 VIEWS = {
     "whole": lambda t: t,
     "transposed": lambda t: t.T,
