@@ -5,7 +5,7 @@ A plan comes in and gets the steps for it. The number of chunks depends on the w
 
 from __future__ import annotations
 
-from math import sqrt
+from math import ceil, sqrt
 
 from aril.codegen.analysis import Nest, is_constant, length, reduce_loops_of
 from aril.codegen.plan import Plan
@@ -14,21 +14,33 @@ from aril.ops import Ops
 from aril.uop.node import UOp
 from aril.uop.symbolic import simplify
 
-CHUNK_NS = 10_000  # less work than this is not worth sending to another thread
 CHUNKS = 64  # more chunks than this do not balance better on the machines we know
-LEAST_NS = 5_000.0  # nor is a piece of a nest that is shared anyway
+LEAST_NS = 4_000.0  # less work than this is not worth sending to another thread
 LARGE_NS = 30_000.0  # a piece of one whose pieces should be few
 OVERLAP = 1.05  # of the work, where blocks of lanes overlap
 START_NS = 300.0  # of a chunk, to be taken and begun
+_UNEVEN = 0.25  # of a chunk, by which threads end apart that had as many of them
 
 
-def best_count(plan: Plan, total: float, again: float) -> int:
-    """How many chunks of a nest of `total` nanoseconds waste the least, where each costs `again` more.
+def best_count(plan: Plan, total: float) -> int:
+    """How many chunks of a nest of `total` nanoseconds waste the least.
 
     At the end threads wait for half a chunk on average, which is `cores / (2 * count)` of the time; `count` chunks
-    begin, which is `count * (START_NS + again) / total`.
+    begin, which is `count * START_NS / total`.
     """
-    return max(1, int(sqrt(total * max(4, plan.renderer.cores) / 2 / (START_NS + again))))
+    return max(1, int(sqrt(total * max(4, plan.renderer.cores) / 2 / START_NS)))
+
+
+def best_parts(plan: Plan, total: float, whole: int, again: float) -> int:
+    """In how many parts each of `whole` chunks is best taken, where each part costs `again` more: two threads share 17
+    chunks better in halves, 16 as they are."""
+    spent = {p: rounds(plan, whole * p) * (total / (whole * p) + START_NS + again) for p in range(1, CHUNKS + 1)}
+    return min(spent, key=spent.__getitem__)
+
+
+def rounds(plan: Plan, count: int) -> float:
+    """For how many chunks of `count` the busiest thread takes time."""
+    return ceil(count / plan.renderer.cores) + _UNEVEN
 
 
 def chunk_output(
@@ -52,7 +64,7 @@ def chunk_output(
     of `least` nanoseconds or more: with three, one of two threads waits. Turns of `near` touch neighbouring lines,
     which caches fetch in pairs: a chunk has two or more.
     """
-    if not plan.shares or total < 2 * CHUNK_NS or not nest.repeatable and any(u.op is Ops.ATOMIC for u in nest.nodes):
+    if not plan.shares or total < 2 * LEAST_NS or not nest.repeatable and any(u.op is Ops.ATOMIC for u in nest.nodes):
         return
     shared = nest.loops if loops is None else loops
     for u in nest.reduces:  # a reduction that a chunk loop does not move would be done once a chunk
@@ -60,6 +72,7 @@ def chunk_output(
             shared = tuple([r for r in shared if r in u.ranges])
     left = min(most, int(total // least))
     ids: list[Id] = []
+    count = 1  # of chunks so far
     for r in sorted(shared, key=lambda r: r.arg.id):
         if r is lane or left < 2 or not _uniform(nest, r):
             continue
@@ -67,7 +80,8 @@ def chunk_output(
         if is_constant(r) and n <= (left if exact else left * 2) and (r is not near or n < 4):
             if n > 1:
                 ids.append(r.arg.id)
-                left //= n
+                count *= n  # where they share out unevenly, rather some more
+                left = left // n if exact or count % plan.renderer.cores == 0 else -(-left // n)
             continue
         block = max(2, -(-n // left))
         if exact:
@@ -75,7 +89,8 @@ def chunk_output(
             if block == n:
                 continue
         if is_constant(r):
-            block = next((b for b in range(block, min(n, 2 * block)) if n % b == 0), block)
+            blocks = {b: rounds(plan, count * -(-n // b)) * b for b in range(block, min(n, 2 * block))}
+            block = min(blocks, key=lambda b: (blocks[b], n % b != 0, b), default=block)
         plan.do(Split(r.arg.id, block, "exact" if is_constant(r) and n % block == 0 else "ragged"), "turns of a chunk")
         ids.append((*r.arg.id, 0))
         left = 1

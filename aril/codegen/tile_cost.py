@@ -166,7 +166,7 @@ def score(
             again = max(1.0, chunks_each(plan) / max(1.0, panels)) if panel else 1.0
             uses = max(1.0, prod([length(r) for r in nest.loops if not x.uses(r)]) / rows / again)
             uses = uses if strip is None else min(uses, strip[2])
-            price = packed * (0.3 if contiguous else 0.5) * tile.lanes / (depth * uses)
+            price = packed * (0.3 if contiguous else 0.5) * tile.lanes * x.itemsize / 4 / (depth * uses)
             inner = depth / prod([length(r) / inside for r, inside in panel])
             price += 2.5 * accumulators / inner if panel else 0.0
             if price + count < direct and (not panel or strip is None and (not blocked or panel == blocked)):

@@ -10,7 +10,7 @@ from math import prod
 
 from aril.codegen.accumulate import fresh_id
 from aril.codegen.analysis import Nest, is_constant, length
-from aril.codegen.chunks import CHUNKS, LARGE_NS, LEAST_NS, best_count, chunk_output
+from aril.codegen.chunks import CHUNKS, LARGE_NS, LEAST_NS, best_count, best_parts, chunk_output
 from aril.codegen.order import nodes_of
 from aril.codegen.pairs import pair_loop, steps_of
 from aril.codegen.panels import Block, Stage
@@ -23,7 +23,7 @@ from aril.ops import Ops
 from aril.uop.args import AxisType
 from aril.uop.node import UOp
 
-_SHARED = 3.5  # times the estimate: filling a panel that another thread fills too, from beyond the caches of both
+_SHARED = 5.0  # times the estimate: filling a panel that another thread fills too, from beyond the caches of both
 
 
 class Tiling:
@@ -163,11 +163,11 @@ class Tiling:
             if tile.blocked:
                 most = max(min(panels, CHUNKS), chunks_each(plan))
             elif plain:
-                whole = min(panels, best_count(plan, total, 0.0))
                 again = _SHARED * total * tile.packing / panels
-                most, least = max(whole, best_count(plan, total, again)), LEAST_NS
+                most, least = best_count(plan, total), LEAST_NS
+                most = panels * best_parts(plan, total, panels, again) if panels < most else most
         elif plain:
-            most, least = best_count(plan, total, 0.0), LEAST_NS
+            most, least = best_count(plan, total), LEAST_NS
         chunk_output(plan, now, total, None, 1, loops, exact=bool(tile.blocked), most=most, least=least)
 
     def _panels(self) -> None:
