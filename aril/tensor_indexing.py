@@ -123,7 +123,8 @@ class TensorIndexing:
         import numpy as np
 
         found = np.argwhere(self.numpy())
-        return type(self)(found, dtype=dtypes.default_int(), device=working_device(self))
+        kind = dtypes.default_int() if max(self.shape, default=0) <= dtypes.default_int().max else dtypes.int64
+        return type(self)(found, dtype=kind, device=working_device(self))
 
     def masked_select(self: Any, mask: Any) -> Any:
         """The elements where the (broadcast) mask holds, as a vector. Computes the mask.

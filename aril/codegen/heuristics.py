@@ -256,13 +256,21 @@ def _fill_blocks(plan: Plan, nest: Nest, lane: UOp) -> None:
 
 
 def _unroll_short(plan: Plan, nest: Nest, lanes: list[Id]) -> None:
-    """Copies of short reductions, such as a pooling window's."""
+    """Copies of short reductions, such as a pooling window's. Of reductions one within the other the inner ones: their
+    copies multiply."""
+    loops_of = {u: u.ranges | set(reduce_loops_of(u)) for u in nest.reduces}
+    depth = {reduce_loops_of(u): len(loops_of[u]) for u in nest.reduces}
+    copied: set[UOp] = set()
+    for group in sorted(nest.groups, key=lambda g: -depth[g]):
+        if nest.turns(frozenset(group)) > SHORT or not all(is_constant(r) for r in group):
+            continue
+        more = copied | {r for r in group if r.arg.id not in lanes and length(r) > 1}
+        if all(nest.turns(frozenset(more & loops)) <= SHORT * SHORT for loops in loops_of.values()):
+            copied = more
     for group in nest.groups:
-        turns = nest.turns(frozenset(group))
-        if turns <= SHORT and all(is_constant(r) for r in group):
-            for r in group:
-                if r.arg.id not in lanes and length(r) > 1:
-                    plan.do(Unroll(r.arg.id), "short loop")
+        for r in group:
+            if r in copied:
+                plan.do(Unroll(r.arg.id), "short loop")
 
 
 def _choose_lanes(nest: Nest, widths: dict[UOp, int]) -> tuple[UOp | None, list[UOp]]:

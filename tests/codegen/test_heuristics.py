@@ -224,6 +224,18 @@ def test_a_short_window_is_unrolled() -> None:
     assert steps(b.Kernel(sink, [], [], list), Unroll) == [Unroll((1,))]
 
 
+def test_of_short_reductions_within_each_other_the_inner_ones_are_unrolled() -> None:
+    bld = b.Build()
+    i = bld.loop(64)
+    loops = [bld.loop(8, b.REDUCE) for _ in range(5)]
+    value = b.load(1, (64, *(8,) * 5), i, *loops)
+    for r in reversed(loops):
+        value = b.reduce(Ops.ADD, UOp(Ops.MUL, (value, value)), r)
+    # loop 5 becomes lanes; copies of all would be 8 ** 4, and minutes of compiling
+    kernel = b.Kernel(b.sink(b.store(0, (64,), [i], value)), [], [], list)
+    assert steps(kernel, Unroll) == [Unroll((4,)), Unroll((3,))]
+
+
 def add_index(a: UOp, c: UOp) -> UOp:
     return UOp(Ops.ADD, (a, c))
 
