@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Container
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from aril.dtype import DType, strong
@@ -198,7 +199,7 @@ def build(sink: UOp, params: int) -> Schedule:
     rep, drafts, temps = _draft(order, fusion, params, sink)
     _link(drafts, fusion)
     merged = merge(list(drafts.values()), drafts, fusion)
-    kernels = bundle(split_joins(chain(merged, sink.src, _lowers)))
+    kernels = bundle(split_joins(chain(merged, sink.src, partial(_lowers, {}))))
     out = _finish(kernels, sink, rep, params, temps)
     forget_nodes()
     return out
@@ -430,13 +431,16 @@ def _body(d: Draft) -> tuple[UOp, tuple[int, ...], int, int]:
     return body.replace(arg=KernelInfo(name=_name(d))), tuple([p.arg.slot for p in used]), len(written), size
 
 
-def _lowers(d: Draft) -> bool:
-    """Whether a draft with scratch has a kernel form."""
-    try:
-        lower(_body(d)[0])
-    except NotImplementedError:
-        return False
-    return True
+def _lowers(known: dict[UOp, bool], d: Draft) -> bool:
+    """Whether a draft with scratch has a kernel form. `known`: what was found of other bodies; layers have the same."""
+    body = _body(d)[0]
+    if body not in known:
+        try:
+            lower(body)
+            known[body] = True
+        except NotImplementedError:
+            known[body] = False
+    return known[body]
 
 
 def _read_bytes(values: UOp) -> int:

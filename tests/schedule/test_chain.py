@@ -14,7 +14,9 @@ from aril.codegen.attention import EachNest
 from aril.codegen.plan import Plan
 from aril.codegen.steps import Upcast
 from aril.device import GlobalCounters
+from aril.schedule import kernels
 from aril.schedule.lower import lower
+from aril.uop import UOp
 from tests.codegen.run import renderer
 from tests.schedule.graphs import scheduled
 
@@ -202,3 +204,21 @@ def test_products_have_register_tiles(target: str) -> None:
     (each,) = plan.steps
     assert isinstance(each, EachNest)
     assert [sum([isinstance(s, Upcast) for s in steps]) for steps in (each.steps[0], each.steps[-1])] == [2, 2]
+
+
+def test_equal_layers_are_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether a chain has a kernel form is asked once for all layers of equal sizes."""
+    asked = []
+
+    def lower_counted(body: UOp) -> UOp:
+        asked.append(body)
+        return lower(body)
+
+    monkeypatch.setattr(kernels, "lower", lower_counted)
+    x = Tensor(draw(2, 40, 24)).realize()
+    w = [Tensor(draw(24, 24)).realize() for _ in range(6)]
+    for one in w:
+        x = (x @ one).scaled_dot_product_attention(x, x, is_causal=True)
+    bodies = [i.kernel for i in scheduled(x).items if len(i.kernel.src) > 1]
+    assert len(bodies) == 6  # a chain a layer; the first and the last read and store other memory
+    assert len(asked) == len(set(asked)) <= 3
