@@ -254,9 +254,12 @@ class ReduceMixin(ArrangementMixin):
         x = self._pad((*none[:d], (0, more), *none[d + 1 :]), identity) if more else self
         inner = x._reshape((*lead, blocks, _SCAN_BLOCK, *trail))
         within = inner._scan_blocks(op, d + 1, _SCAN_BLOCK, identity)
-        totals = inner._reduce(op, (d + 1,))._reshape((*lead, blocks, *trail))._scan_blocks(op, d, blocks, identity)
-        # What lies before each block: the running totals, one block later.
-        before = totals._pad((*none[:d], (1, 0), *none[d + 1 :]), identity)._first(d, blocks)
+        # What lies before each block: the running totals, one block later. Nothing asks for that of the last block,
+        # which may be short: so no total is made under conditions.
+        whole = self._first(d, (blocks - 1) * _SCAN_BLOCK)._reshape((*lead, blocks - 1, _SCAN_BLOCK, *trail))
+        totals = whole._reduce(op, (d + 1,))._reshape((*lead, blocks - 1, *trail))
+        totals = totals._scan_blocks(op, d, blocks - 1, identity)
+        before = totals._pad((*none[:d], (1, 0), *none[d + 1 :]), identity)
         before = before._reshape((*lead, blocks, 1, *trail))._expand(inner.shape)
         out = within._alu(op, before)._reshape(x.shape)
         return out._first(d, n) if more else out
@@ -287,13 +290,14 @@ class ReduceMixin(ArrangementMixin):
         more = blocks * _SCAN_BLOCK - n
         x = self._pad((*none[:d], (0, more), *none[d + 1 :]), -math.inf) if more else self
         inner = x._reshape((*lead, blocks, _SCAN_BLOCK, *trail))
+        whole = self._first(d, (blocks - 1) * _SCAN_BLOCK)._reshape((*lead, blocks - 1, _SCAN_BLOCK, *trail))
         # Of a block of nothing but -inf the logarithm is not asked for: its derivative has no value.
-        top = inner._reduce(Ops.MAX, (d + 1,)).detach()
+        top = whole._reduce(Ops.MAX, (d + 1,)).detach()
         none_yet, level = top.eq(-math.inf), top.isfinite().where(top, top.const_like(0))
-        total = (inner - level).exp()._reduce(Ops.ADD, (d + 1,))
+        total = (whole - level).exp()._reduce(Ops.ADD, (d + 1,))
         total = none_yet.where(total.const_like(1), total).log() + none_yet.where(top, level)
-        totals = total._reshape((*lead, blocks, *trail))._log_scan(d, blocks)
-        before = totals._pad((*none[:d], (1, 0), *none[d + 1 :]), -math.inf)._first(d, blocks)
+        totals = total._reshape((*lead, blocks - 1, *trail))._log_scan(d, blocks - 1)
+        before = totals._pad((*none[:d], (1, 0), *none[d + 1 :]), -math.inf)
         before = before._reshape((*lead, blocks, 1, *trail))._expand(inner.shape)
         out = inner._log_within(d + 1, _SCAN_BLOCK, before)._reshape(x.shape)
         return out._first(d, n) if more else out

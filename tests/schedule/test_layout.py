@@ -114,6 +114,13 @@ def test_totals_of_blocks_lie_as_what_they_are_sums_of(axis: int, target: str) -
     assert not any(u.op is Ops.STACK for u in program.linear.src) or axis == 0
 
 
+def test_totals_of_blocks_ask_no_conditions() -> None:
+    """Of a length that is no multiple of 8: the total of the last block is not made."""
+    totals = scheduled(put(draw(40, 1773)).cumsum(1)).items[0]
+    program = compile_kernel(lower(totals.kernel), renderer("avx2"))
+    assert not any(u.op is Ops.CMPLT for u in program.linear.src)
+
+
 def test_replays_give_results_in_the_order_of_their_operands() -> None:
     f = jit(lambda x: (x.T.exp(), x.T * 2))
     for _ in range(4):
