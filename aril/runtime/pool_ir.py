@@ -128,13 +128,7 @@ spin:
   %g1 = load atomic i32, ptr %generation acquire, align 4
   %fresh1 = icmp ne i32 %g1, %seen
   br i1 %fresh1, label %join, label %more
-more:
-  %n1 = add i32 %n, 1
-  %spent = icmp uge i32 %n, %limit
-  br i1 %spent, label %announce, label %again
-again:
-  call void @rest(i32 %n)
-  br label %spin
+{PAUSE_OR_ANNOUNCE}
 announce:
   %s1 = atomicrmw add ptr %sleepers, i32 1 seq_cst
   br label %sleep
@@ -291,13 +285,7 @@ spin:
   %s = load atomic i32, ptr %state acquire, align 4
   %quiet = icmp eq i32 %s, 0
   br i1 %quiet, label %out, label %more
-more:
-  %n1 = add i32 %n, 1
-  %spent = icmp uge i32 %n, %limit
-  br i1 %spent, label %announce, label %again
-again:
-  call void @rest(i32 %n)
-  br label %spin
+{PAUSE_OR_ANNOUNCE}
 announce:
   %o4 = atomicrmw or ptr %state, i32 {WAITING} seq_cst
   br label %sleep
@@ -362,6 +350,17 @@ out:
 _OPEN, _WAITING = 1 << 31, 1 << 30
 
 
+def _pause_or(then: str) -> str:
+    """The end of a waiting loop `spin`, from `more` on: pause and look again, or after %limit pauses go to `then`."""
+    return f"""more:
+  %n1 = add i32 %n, 1
+  %spent = icmp uge i32 %n, %limit
+  br i1 %spent, label %{then}, label %again
+again:
+  call void @rest(i32 %n)
+  br label %spin"""
+
+
 def pool_ir(arch: str) -> str:
     """The module's text for `arch` ("x86_64" or "aarch64")."""
     if arch not in _ARCH:
@@ -378,6 +377,8 @@ def pool_ir(arch: str) -> str:
         "BACK_UNIT": 1 << BACK_SHIFT,
         "FRONT_MASK": (1 << BACK_SHIFT) - 1,
         "YIELD_MASK": _YIELD - 1,
+        "PAUSE_OR_ANNOUNCE": _pause_or("announce"),
+        "PAUSE_OR_SLEEP": _pause_or("sleep"),
         "COUNT_MASK": _ASLEEP - 1,
         "ONE_QUEUE": QUEUES + QUEUE_BYTES,
         "OPEN": _OPEN - (1 << 32),  # IR literals of i32 are signed

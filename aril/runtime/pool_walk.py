@@ -104,13 +104,7 @@ spin:
   %n = phi i32 [0, %entry], [%n1, %again]
   %done = call i1 @is_done(ptr %left, i1 false)
   br i1 %done, label %out, label %more
-more:
-  %n1 = add i32 %n, 1
-  %spent = icmp uge i32 %n, %limit
-  br i1 %spent, label %sleep, label %again
-again:
-  call void @rest(i32 %n)
-  br label %spin
+{PAUSE_OR_SLEEP}
 sleep:
   ; in this order: whoever finishes the record after we asked also changes the word we sleep on
   %w = load atomic i32, ptr %progress seq_cst, align 4
