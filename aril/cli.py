@@ -160,7 +160,8 @@ def settings_page() -> str:
         "|---|---|---|---|---|",
     ]
     for one in config.settings():
-        default = "" if one.default == "" else f"`{one.default}`"
+        shown = f"{one.default >> 30}G" if one.kind == "size" and one.default % (1 << 30) == 0 else one.default
+        default = "" if one.default == "" else f"`{shown}`"
         cells = (f"`{one.name}`", one.kind, default, one.meaning, one.accepts)
         rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(rows) + "\n"

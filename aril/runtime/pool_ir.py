@@ -365,7 +365,9 @@ def pool_ir(arch: str) -> str:
     """The module's text for `arch` ("x86_64" or "aarch64")."""
     if arch not in _ARCH:
         raise NotImplementedError(f"the worker pool knows {', '.join(_ARCH)}, not {arch!r}")
-    names = {name: value for name, value in globals().items() if isinstance(value, int) and name.isupper()}
+    names: dict[str, int | str] = {
+        name: value for name, value in globals().items() if isinstance(value, int) and name.isupper()
+    }
     names |= {
         "TIDS": pool_places.TIDS,
         "CALLER_CPU": pool_places.CALLER_CPU,
