@@ -113,88 +113,135 @@ def _waste(loop: UOp, factor: int) -> float:
 def score(
     plan: Plan, nest: Nest, reduction: UOp, operands: list[Operand], ends: list[Access], tile: Tile
 ) -> Tile | None:
-    """The tile with its cost and what it stages, in cycles a step of the reduction and then for each element."""
-    lane, own = tile.lane, steps_of(reduction)
-    rows = prod([f for _, f in tile.rows])
-    accumulators = tile.vectors * rows
-    across = lane in own
-    masked = across and length(lane) % tile.lanes > 0 and masks_rest(plan, lane)
-    depth = prod([length(r) for r in own])
-    loads = staging = traffic = 0.0
-    kept = 0
-    staged: list[int] = []
-    blocked: tuple[tuple[UOp, int], ...] = ()
-    strip: tuple[int, UOp, int] | None = None
-    for x in sorted(operands, key=lambda x: x.uses(lane)):
-        count = prod([f for r, f in tile.rows if x.uses(r)])
-        traffic += _traffic(plan, x, own, tile)
-        staging += x.fill * accumulators * tile.lanes
-        gate = _GATE if x.access.gated else 0.0
-        if not x.uses(lane):
-            loads += count * (_broadcast_cost(x, tile) + (_BRANCH if x.access.gated else 0.0))
-            apart = x.is_loose or _is_scattered(x, own)
-            tiles = _strip_tiles(plan, nest, x, own, tile) if strip is None else None
-            uses = max(1.0, prod([length(r) for r in nest.loops if not x.uses(r)]) / (tile.lanes * tile.vectors))
-            if apart and tiles is not None:
-                strip = (x.number, *tiles)
-                staging += (_FETCH if _is_scattered(x, own) else _GATHER * count) / uses
-                traffic -= _traffic(plan, x, own, tile)
-            elif tiles is not None and _is_crowded(x, own, tile):
-                again = _REFILL * tile.lanes * tile.vectors / tiles[1]  # the other operand's panel, for every strip
-                strip = (x.number, *tiles) if _FETCH / uses + again < _CROWD else None
-            elif x.is_loose:
-                return None
-            elif apart:
-                staging += _FETCH
-            continue
-        count *= tile.vectors
-        kept += tile.vectors if count < accumulators else 0
-        contiguous = x.access.stride(lane) == x.unit and not x.is_loose
-        if across and x.pair is not None and not contiguous:
-            return None
-        if across:
-            loads += count * ((1.3 if contiguous else tile.lanes * 1.5) + max(gate, _MASK if masked else 0.0))
-            continue
-        far = contiguous and _is_far(x, own, tile)
-        direct = count * (gate + ((1.6 if far else 1.3) + x.is_widened if contiguous else tile.lanes * 1.5))
-        if contiguous and _is_scattered(x, own):
-            direct += 2 * _FETCH * tile.vectors
-        panel = None if contiguous and not far else _panel(plan, x, own, tile)
-        if panel is not None:
-            packed = prod([length(r) for r in own if x.uses(r)]) * tile.vectors
-            panels = prod([length(r) for r in nest.loops if x.uses(r)]) / (tile.lanes * tile.vectors)
-            again = max(1.0, chunks_each(plan) / max(1.0, panels)) if panel else 1.0
-            uses = max(1.0, prod([length(r) for r in nest.loops if not x.uses(r)]) / rows / again)
-            uses = uses if strip is None else min(uses, strip[2])
-            price = packed * (0.3 if contiguous else 0.5) * tile.lanes * x.itemsize / 4 / (depth * uses)
-            inner = depth / prod([length(r) / inside for r, inside in panel])
-            price += 2.5 * accumulators / inner if panel else 0.0
-            if price + count < direct and (not panel or strip is None and (not blocked or panel == blocked)):
-                staged.append(x.number)
-                staging += price
-                traffic -= _traffic(plan, x, own, tile)
-                blocked = panel or blocked
-                loads += count
-                continue
+    """The tile with its cost and what it stages; None where it cannot read an operand."""
+    step = _Step(plan, nest, steps_of(reduction), tile)
+    if not all(step.add(x) for x in sorted(operands, key=lambda x: x.uses(tile.lane))):
+        return None
+    return step.tile_with_cost(operands, ends)
+
+
+class _Step:
+    """Cycles of a step of the reduction with a tile, of loads and of filling panels; operands are added one by one,
+    those without lanes first."""
+
+    def __init__(self, plan: Plan, nest: Nest, own: tuple[UOp, ...], tile: Tile) -> None:
+        self.plan, self.nest, self.own, self.tile = plan, nest, own, tile
+        self.rows = prod([f for _, f in tile.rows])
+        self.accumulators = tile.vectors * self.rows
+        self.across = tile.lane in own
+        self.masked = self.across and length(tile.lane) % tile.lanes > 0 and masks_rest(plan, tile.lane)
+        self.depth = prod([length(r) for r in own])
+        self.loads = self.staging = self.traffic = 0.0
+        self.kept = 0
+        self.staged: list[int] = []
+        self.blocked: tuple[tuple[UOp, int], ...] = ()
+        self.strip: tuple[int, UOp, int] | None = None
+
+    def add(self, x: Operand) -> bool:
+        """Whether the tile can read the operand."""
+        count = prod([f for r, f in self.tile.rows if x.uses(r)])
+        self.traffic += _traffic(self.plan, x, self.own, self.tile)
+        self.staging += x.fill * self.accumulators * self.tile.lanes
+        if not x.uses(self.tile.lane):
+            return self._add_numbers(x, count)
+        count *= self.tile.vectors
+        self.kept += self.tile.vectors if count < self.accumulators else 0
+        return self._add_along(x, count) if self.across else self._add_vectors(x, count)
+
+    def _add_numbers(self, x: Operand, count: int) -> bool:
+        """An operand that stands still along the lanes: numbers that are broadcast, from a strip of rows if need be."""
+        tile, own = self.tile, self.own
+        self.loads += count * (_broadcast_cost(x, tile) + (_BRANCH if x.access.gated else 0.0))
+        scattered = _is_scattered(x, own)
+        tiles = _strip_tiles(self.plan, self.nest, x, own, tile) if self.strip is None else None
+        uses = max(1.0, self._turns(x, moved=False) / (tile.lanes * tile.vectors))
+        if (x.is_loose or scattered) and tiles is not None:
+            self.strip = (x.number, *tiles)
+            self.staging += (_FETCH if scattered else _GATHER * count) / uses
+            self.traffic -= _traffic(self.plan, x, own, tile)
+        elif tiles is not None and _is_crowded(x, own, tile):
+            again = _REFILL * tile.lanes * tile.vectors / tiles[1]  # the other operand's panel, for every strip
+            self.strip = (x.number, *tiles) if _FETCH / uses + again < _CROWD else None
+        elif x.is_loose:
+            return False
+        elif scattered:
+            self.staging += _FETCH
+        return True
+
+    def _add_along(self, x: Operand, count: int) -> bool:
+        """An operand whose lanes are terms of the sum."""
+        contiguous = self._is_contiguous(x)
         if x.pair is not None and not contiguous:
-            return None
-        loads += direct
-    cycles = max(accumulators / 2, loads / 2, (accumulators + loads + 2) / 4, 4.8, traffic) + staging
-    end = 15.0 + accumulators + sum(_end_cost(a, tile, accumulators, across) for a in ends)
-    n, block = length(lane), tile.lanes * tile.vectors
-    if across:
-        waste = _rest(n, tile.lanes, masked) * tile.lanes / n
-        end /= tile.lanes
-    else:
-        waste = _waste(lane, block)
-    for r, f in tile.rows:
-        waste *= _waste(r, f)
-    steps = depth / tile.lanes if across else depth
-    cost = (cycles + end / max(1.0, steps)) * waste / (accumulators * tile.lanes)
-    alone = blocked or strip is not None
-    group = 1 if alone else _group(plan, nest, tile, own, [x for x in operands if x.number in staged])
-    tile = replace(tile, staged=tuple(staged), blocked=blocked, strip=strip, kept=kept, group=group)
-    return replace(tile, cost=cost, packing=staging / cycles)
+            return False
+        extra = max(_GATE if x.access.gated else 0.0, _MASK if self.masked else 0.0)
+        self.loads += count * ((1.3 if contiguous else self.tile.lanes * 1.5) + extra)
+        return True
+
+    def _add_vectors(self, x: Operand, count: int) -> bool:
+        """An operand with lanes of the result: read where it lies, or from a panel where that is cheaper."""
+        tile, contiguous = self.tile, self._is_contiguous(x)
+        far = contiguous and _is_far(x, self.own, tile)
+        gate = _GATE if x.access.gated else 0.0
+        direct = count * (gate + ((1.6 if far else 1.3) + x.is_widened if contiguous else tile.lanes * 1.5))
+        if contiguous and _is_scattered(x, self.own):
+            direct += 2 * _FETCH * tile.vectors
+        panel = None if contiguous and not far else _panel(self.plan, x, self.own, tile)
+        if panel is not None:
+            price = self._fill_price(x, panel, contiguous)
+            goes = not panel or self.strip is None and (not self.blocked or panel == self.blocked)
+            if goes and price + count < direct:
+                self.staged.append(x.number)
+                self.staging += price
+                self.traffic -= _traffic(self.plan, x, self.own, tile)
+                self.blocked = panel or self.blocked
+                self.loads += count
+                return True
+        if x.pair is not None and not contiguous:
+            return False
+        self.loads += direct
+        return True
+
+    def _fill_price(self, x: Operand, panel: tuple[tuple[UOp, int], ...], contiguous: bool) -> float:
+        """Cycles a step to fill the panel, and where `panel` names loops that go around, to add up what each leaves."""
+        tile = self.tile
+        packed = prod([length(r) for r in self.own if x.uses(r)]) * tile.vectors
+        panels = self._turns(x, moved=True) / (tile.lanes * tile.vectors)
+        again = max(1.0, chunks_each(self.plan) / max(1.0, panels)) if panel else 1.0
+        uses = max(1.0, self._turns(x, moved=False) / self.rows / again)
+        uses = uses if self.strip is None else min(uses, self.strip[2])
+        price = packed * (0.3 if contiguous else 0.5) * tile.lanes * x.itemsize / 4 / (self.depth * uses)
+        inner = self.depth / prod([length(r) / inside for r, inside in panel])
+        return price + (2.5 * self.accumulators / inner if panel else 0.0)
+
+    def _is_contiguous(self, x: Operand) -> bool:
+        return x.access.stride(self.tile.lane) == x.unit and not x.is_loose
+
+    def _turns(self, x: Operand, moved: bool) -> int:
+        """Turns of the output loops that move the operand, or of the others."""
+        return prod([length(r) for r in self.nest.loops if x.uses(r) is moved])
+
+    def tile_with_cost(self, operands: list[Operand], ends: list[Access]) -> Tile:
+        """The tile with its cost: that of steps, then of the end of each tile, times what is done in vain."""
+        tile, accumulators = self.tile, self.accumulators
+        loads = self.loads
+        cycles = max(accumulators / 2, loads / 2, (accumulators + loads + 2) / 4, 4.8, self.traffic) + self.staging
+        end = 15.0 + accumulators + sum(_end_cost(a, tile, accumulators, self.across) for a in ends)
+        n = length(tile.lane)
+        if self.across:
+            waste = _rest(n, tile.lanes, self.masked) * tile.lanes / n
+            end /= tile.lanes
+        else:
+            waste = _waste(tile.lane, tile.lanes * tile.vectors)
+        for r, f in tile.rows:
+            waste *= _waste(r, f)
+        steps = self.depth / tile.lanes if self.across else self.depth
+        cost = (cycles + end / max(1.0, steps)) * waste / (accumulators * tile.lanes)
+        staged = [x for x in operands if x.number in self.staged]
+        alone = self.blocked or self.strip is not None
+        return replace(
+            tile, staged=tuple(self.staged), blocked=self.blocked, strip=self.strip, kept=self.kept, cost=cost,
+            group=1 if alone else _group(self.plan, self.nest, tile, self.own, staged), packing=self.staging / cycles,
+        )  # fmt: skip
 
 
 def masks_rest(plan: Plan, lane: UOp) -> bool:
