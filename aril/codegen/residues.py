@@ -1,4 +1,5 @@
-"""Windows with a step, seen from the input: which elements of a window count depends on a remainder of the position.
+"""Windows of which elements count by a remainder of the position: those with a step, seen from the input, and those
+that do not reach beyond the begin of their block (running sums).
 
 In comes a plan with a nest whose gates ask for remainders; out goes the plan with a copy of the nest for each one,
 in which those gates are known.
