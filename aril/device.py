@@ -444,7 +444,7 @@ class _Registry:
         self._modules[name] = module
 
     def __getitem__(self, name: str) -> DeviceBase:
-        found = self.opened.get(name)
+        found = self.opened.get(name) if isinstance(name, str) else None
         return found if found is not None else self._make(canonical(name))
 
     def _make(self, name: str) -> DeviceBase:

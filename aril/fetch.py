@@ -58,6 +58,8 @@ def fetch(
     Traceback (most recent call last):
     aril.fetch.FetchError: fetch: https URLs only (http with insecure=True), not 'ftp://example.com/x'
     """
+    if not isinstance(url, str):
+        raise TypeError(f"fetch: url is text, not {url!r:.60}")
     schemes = ("https", "http") if insecure else ("https",)
     _admit(url, schemes)
     place = cache_dir() / _plain(folder, "folder")

@@ -224,7 +224,7 @@ def _views(x: Any, key: Any, for_store: bool = False) -> tuple[Any, list[tuple[i
                 raise IndexError("indexing: a symbolic position cannot be mixed with arrays of positions")
             check_part("indexing", k, dim_sum(k, 1), n, x.shape)
             asked.take_one(k)
-        elif hasattr(k, "__index__") and not isinstance(k, bool):
+        elif hasattr(k, "__index__") and not isinstance(k, (bool, type)):
             i = k.__index__()
             if isinstance(n, int) and not -n <= i < n:
                 raise IndexError(f"indexing: position {i} is outside of axis {axis} of length {n} (shape {x.shape})")

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from aril.mixin.base import as_int
 from aril.nn.collate import collate as collate_samples
 from aril.nn.collate import open_structure
 from aril.nn.loader_processes import LoaderError, Processes
@@ -67,6 +68,8 @@ class DataLoader:
         timeout: float | None = None,
         start_method: str | None = None,
     ) -> None:
+        batch_size = as_int("DataLoader: batch_size", batch_size)
+        workers, prefetch = as_int("DataLoader: workers", workers), as_int("DataLoader: prefetch", prefetch)
         if batch_size < 1 or workers < 0 or prefetch < 0:
             raise ValueError(f"DataLoader: batch_size={batch_size}, workers={workers}, prefetch={prefetch}")
         rank, ranks = part

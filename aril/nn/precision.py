@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from aril.dtype import DTypeLike, dtypes, to_dtype
+from aril.mixin.base import as_int, as_number, shown
 from aril.nn.optim import Optimizer
 from aril.tensor import Tensor
 from aril.tensor_alive import set_node
@@ -62,6 +63,10 @@ class LossScaler:
         backoff: float = 0.5,
         interval: int = 2000,
     ) -> None:
+        if not isinstance(optimizer, Optimizer):
+            raise TypeError(f"LossScaler: optimizer is one of nn.optim, not {shown(optimizer)}")
+        init, growth = as_number("LossScaler: init", init), as_number("LossScaler: growth", growth)
+        backoff, interval = as_number("LossScaler: backoff", backoff), as_int("LossScaler: interval", interval)
         if not (init > 0 and growth >= 1 and 0 < backoff <= 1 and interval >= 1):
             raise ValueError(
                 f"LossScaler: init {init} is above 0, growth {growth} at least 1, backoff {backoff} within 0 and 1, "

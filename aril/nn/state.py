@@ -16,6 +16,7 @@ from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from aril.dtype import DType, dtypes
+from aril.mixin.base import shown
 from aril.nn.state_files import FileFormatError, PathLike, lazy, open_file, whole_file
 from aril.tensor import Tensor
 
@@ -113,6 +114,8 @@ def load_state_dict(model: object, state: Mapping[str, Tensor], strict: bool = T
     >>> (a.weight == b.weight).all().item()
     True
     """
+    if not isinstance(state, Mapping):
+        raise TypeError(f"load_state_dict: state is a dict of tensors by name, not {shown(state)}")
     own = get_state_dict(model)
     if strict:
         missing, unknown = sorted(own.keys() - state.keys()), sorted(state.keys() - own.keys())
@@ -245,6 +248,9 @@ def safe_save(tensors: Mapping[str, Tensor], path: PathLike, metadata: Mapping[s
     >>> safe_load(folder / "w.safetensors")["w"].tolist()
     [1.0, 2.0]
     """
+    for what, given in (("tensors", tensors), ("metadata", metadata or {})):
+        if not isinstance(given, Mapping):
+            raise TypeError(f"safe_save: {what} is a dict by name, not {shown(given)}")
     for name, t in tensors.items():
         if not isinstance(t, Tensor):
             raise TypeError(f"safe_save: {name!r} is a {type(t).__name__}; give tensors (get_state_dict of a model)")

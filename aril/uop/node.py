@@ -463,6 +463,10 @@ class UOp(OpMixin):
     @staticmethod
     def variable(name: str, vmin: int, vmax: int, dtype: DType = dtypes.weakint) -> UOp:
         """A named integer within [vmin, vmax], unknown until it is bound."""
+        if not isinstance(name, str):
+            raise TypeError(f"Variable: the name is text, not {name!r}")
+        vmin = as_int(f"Variable {name!r}: the least value", vmin)
+        vmax = as_int(f"Variable {name!r}: the greatest value", vmax)
         if vmin > vmax:
             raise ValueError(f"Variable {name!r}: the least value {vmin} is above the greatest {vmax}")
         return UOp(Ops.PARAM, (), ParamArg(-1, dtype, None, (vmin, vmax), name=name, addrspace=AddrSpace.ALU), dtype)
