@@ -229,6 +229,9 @@ def _candidates(plan: Plan, nest: Nest, reduction: UOp, width: int) -> Iterator[
     around = frozenset().union(*[panel_loops(a) for a in nest.accesses if a.storage.op is Ops.BUFFER])
     out = [r for r in nest.loops if length(r) > 1 and (is_constant(r) or _is_free(nest, r)) and r not in around]
     own = [r for r in steps_of(reduction) if is_constant(r)]
+    loads = [a for a in nest.accesses if not a.is_store]
+    # a patch of two axes that windows slide over covers an image with less waste than a stretch of one
+    slides = [r for r in out if any(_is_window(a, [r], frozenset(own), STEPS) for a in loads)]
     limit = plan.renderer.vector_registers - 2
     for lane in (*out, *own):
         n = length(lane)
@@ -258,11 +261,12 @@ def _candidates(plan: Plan, nest: Nest, reduction: UOp, width: int) -> Iterator[
                     continue
                 for f in _factors(nest, row, most):
                     yield Tile(lane, lanes, vectors, ((row, f),))
-                    if f == length(row) and f * 2 <= most:
-                        for second in out:
-                            if second is not lane and second is not row:
-                                for g in _factors(nest, second, most // f):
-                                    yield Tile(lane, lanes, vectors, ((row, f), (second, g)))
+                    for second in out:
+                        both = row in slides and second in slides and row.arg.id < second.arg.id
+                        if second is lane or second is row or f * 2 > most or not (f == length(row) or both):
+                            continue
+                        for g in _factors(nest, second, most // f):
+                            yield Tile(lane, lanes, vectors, ((row, f), (second, g)))
 
 
 def _is_free(nest: Nest, loop: UOp) -> bool:

@@ -51,6 +51,16 @@ def test_no_element_of_a_tile_is_stored_through_an_address_of_its_own(target: Ho
     assert "scatter" not in text and "vpextrq" not in text and "vextractps" not in text
 
 
+@pytest.mark.parametrize(("size", "inputs", "outputs"), [(56, 64, 64), (26, 128, 192)])
+def test_a_patch_of_an_image_wastes_less_than_a_stretch_of_a_row(size: int, inputs: int, outputs: int) -> None:
+    """Six columns of 56 are ten tiles for 60, three columns of two rows 57; three of 26 by three vectors 27."""
+    kernel = b.conv(8, inputs, outputs, size + 2, 3)
+    applied = compile_kernel(kernel.sink, renderer("avx2")).applied
+    factors = [(s.id, s.factor) for s in applied if isinstance(s, Split)]
+    assert ((2,), 2) in factors and ((3,), 3) in factors
+    run_all(kernel, "avx2", interpret=False)
+
+
 @pytest.mark.parametrize("target", [AVX2, AVX512], ids=["avx2", "avx512"])
 @pytest.mark.parametrize("size", [9, 30])
 def test_weights_of_an_unrolled_window_are_packed_by_transposing_tiles(size: int, target: HostTarget) -> None:
