@@ -241,11 +241,13 @@ def _position(u: UOp) -> Follower | None:
         parts, mark = cut.split(done[x], x_shape), cut.split(done[marks], x_shape)
         beside = reshape(whole, _beside(whole.shape, cut))
         in_order = falls and all(d == 1 for d in x_shape[: cut.axis])
-        if numel(u) == 1 and in_order and _reads_once(done[x]):
+        if numel(u) == 1 and u.dtype.itemsize >= 4 and in_order and _reads_once(done[x]):
             # The maxima are made at the pace of memory; of the parts only the first that has it is gone over again.
             ahead = UOp(Ops.SUB, (UOp.const(u.dtype, cut.parts - 1), UOp.iota(cut.parts).cast(u.dtype)))
             from_end = reduce(chosen(m, beside, reshape(ahead, m.shape)), Ops.MAX, tuple(range(len(m.shape))))
+            # As bits, of which no bounds are known: a proof of accesses takes it for data, as a position in memory is.
             place = UOp(Ops.SUB, (UOp.const(u.dtype, cut.parts - 1), reshape(from_end, ())))
+            place = place.bitcast(dtypes.uint32 if u.dtype.itemsize == 4 else dtypes.uint64)
             values, mark = (_part_at(v, cut.axis, place) for v in (parts, mark))
             last = chosen(values, whole, mark)
             combined = reduce(last, Ops.MAX, tuple(range(len(last.shape))))

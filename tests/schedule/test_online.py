@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from aril import Tensor
+from aril import Context, Tensor
 from aril.device import GlobalCounters
 from aril.ops import Ops
 from aril.schedule.lower import lower
@@ -139,6 +139,13 @@ def test_of_the_parts_of_everything_one_is_gone_over_again(part: str, dtype: typ
     assert len(bodies) == 2
     assert not [u for u in bodies[0].toposort() if u.op is Ops.TUPLE], "only maxima"
     assert max(int(u.src[0].vmax) for u in bodies[1].toposort() if u.op is Ops.RANGE) < 4000
+
+
+def test_the_part_that_is_gone_over_again_is_proved_to_be_one() -> None:
+    """CHECK_OOB proves the accesses of the kernel that reads at a place it has found itself."""
+    a = draw((277, 331))
+    with Context(CHECK_OOB=1):
+        assert Tensor(a).argmax().item() == a.argmax()
 
 
 def test_marks_that_rise_are_taken_from_all_parts() -> None:
