@@ -77,9 +77,11 @@ def zip_members(path: PathLike, file: Any) -> list[Member]:
         raise FileFormatError(f"{path}: no zip archive, or cut short ({error})") from None
     out = []
     for entry in entries:
+        name = entry.filename
+        if not name or entry.header_offset < 0:
+            raise FileFormatError(f"{path}: a member has {'no place' if name else 'no name'}; the archive is corrupt")
         if entry.is_dir():
             continue
-        name = entry.filename
         if entry.flag_bits & 1 or entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             how = "encrypted" if entry.flag_bits & 1 else f"compressed by method {entry.compress_type}"
             raise FileFormatError(f"{path}: member {name!r} is {how}; store or deflate it")
