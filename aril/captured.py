@@ -43,9 +43,11 @@ from aril.nn.state import PathLike, safe_load_metadata, safe_save
 from aril.nn.state_files import open_file
 from aril.ops import Ops
 from aril.schedule import Item
+from aril.schedule.lower import HAND_WRITTEN
 from aril.schedule.shard import memory_of
 from aril.tensor import Tensor
 from aril.uop import UOp
+from aril.uop.access import keep_inside
 from aril.uop.serial import GraphFormatError, to_rows
 
 KEY = "aril.program"
@@ -162,7 +164,8 @@ class _Writer:
                 spans.append(self._span(node.storage) if place is None else self._span(c.batch.keep[place]))
             views.append(uop.substitute(names))
             outputs.append(spans)
-        rows, wanted = to_rows([*kernels, *variables, *views])
+        bodies = [k if k.tag == HAND_WRITTEN else keep_inside(k) for k in kernels]
+        rows, wanted = to_rows([*bodies, *variables, *views])
         signature, names_left = pack_signature(c.signature, captured.names, {v: i for i, v in enumerate(variables)})
         first = len(kernels) + len(variables)
         steps = []

@@ -304,6 +304,29 @@ def test_positions_that_are_computed_stay_inside(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found, arange(5, 2)[[4, 4]])
 
 
+def test_positions_that_another_kernel_has_stored_stay_inside(tmp_path: Path) -> None:
+    """Two reductions read the rows: positions are stored once, and the kernels that find them there keep inside."""
+    table = Tensor(arange(8, 16)).realize()
+    saved(lambda i: table[i].layernorm(1).realize(), tmp_path / "f", Tensor([[1, 2, 3], [4, 5, -6]]).realize())
+    found = aril.load_captured(tmp_path / "f")(Tensor([[-1, 0, 9], [7, -8, 2]]).realize()).numpy()
+    rows = arange(8, 16).astype(np.float64)[[[7, 0, 7], [7, 0, 2]]]
+    expected = (rows - rows.mean(1, keepdims=True)) / np.sqrt(rows.var(1, keepdims=True) + 1e-5)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_gradients_through_a_sort(tmp_path: Path) -> None:
+    w = np.array([[0.5], [-2], [1], [3], [0.25]])
+    x = np.array([[3.0, 1], [2, 5], [-1, 4], [0, 0.5], [7, 2]])
+
+    def f(t: Tensor) -> Tensor:
+        return (t.sort(0)[0] * Tensor(w)).square().sum().gradient(t)[0].realize()
+
+    saved(f, tmp_path / "f", Tensor(x + 1).realize())
+    order = np.argsort(np.argsort(x, 0), 0)
+    expected = 2 * x * w[:, 0][order] ** 2
+    np.testing.assert_allclose(aril.load_captured(tmp_path / "f")(Tensor(x).realize()).numpy(), expected, rtol=1e-6)
+
+
 def test_gradients_of_a_table_go_where_positions_say(tmp_path: Path) -> None:
     table = Tensor(arange(5, 2)).realize().is_param_()
 

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from aril.dtype import dtypes
 from aril.ops import OpGroup, Ops
 from aril.uop.args import AddrSpace, AxisType
 from aril.uop.gates import conjuncts, implied
 from aril.uop.node import UOp, sint
+from aril.uop.pattern import Pat, Rules
+from aril.uop.rewrite import rewrite
 from aril.uop.shape import movement_arg
 from aril.uop.symbolic import simplify
 from aril.uop.verify import check
@@ -55,6 +58,28 @@ def written(root: UOp) -> set[int]:
     """The slots of the parameters that a body or kernel writes."""
     targets = [u.src[0] for u in root.toposort() if u.op in (Ops.STORE, Ops.ATOMIC)]
     return {s.arg.slot for s in map(_storage, targets) if s.op is Ops.PARAM}
+
+
+def _nearest(u: UOp) -> UOp | None:
+    axis = u.src[0].shape[0] if u.src[0].shape else 0
+    if not isinstance(axis, int) or axis == 0 or len(u.src) != 2 or u.src[1].dtype.kind not in "iu":
+        return None  # `check_accesses` says what is wrong
+    low, high = u.src[1].bounds
+    return (
+        None if low >= 0 and high < axis else u.replace(src=(u.src[0], u.src[1].cast(dtypes.int64).clamp(0, axis - 1)))
+    )
+
+
+_NEAREST = Rules([(Pat(Ops.INDEX, name="u"), _nearest)], name="positions kept inside")
+
+
+def keep_inside(root: UOp) -> UOp:
+    """The body `root` in tensor form where each position that nothing bounds is the nearest one of its axis.
+
+    The front end clamps positions; a kernel that finds them in memory, where another has put them, is not told. What
+    is correct stays the same, and `check_accesses` has its proof.
+    """
+    return rewrite(root, _NEAREST)
 
 
 def _storage(u: UOp) -> UOp:
