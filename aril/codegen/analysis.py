@@ -11,6 +11,7 @@ from aril.codegen.order import nodes_of
 from aril.ops import OpGroup, Ops
 from aril.uop.node import UOp
 
+SHORT = 16  # turns of a reduction whose copies lie in the code
 # Relative cost of an elementwise node on one element, in additions: polynomials are that long.
 _SLOW = {
     Ops.EXP2: 12,

@@ -11,7 +11,7 @@ from functools import partial, reduce
 from itertools import product
 from math import gcd
 
-from aril.codegen.affine import Linear, build_sum, divides, linear, split_gate
+from aril.codegen.affine import build_sum, linear, split_gate
 from aril.codegen.coalesce import (
     Block,
     Lanes,
@@ -24,6 +24,7 @@ from aril.codegen.coalesce import (
     transpose,
 )
 from aril.codegen.combines import combine, combine_of, identity, in_lanes, in_tree, results, taken
+from aril.codegen.copies import COPIES, EXPANDED, Copies, Key, is_loop, lane_of, length_of
 from aril.codegen.pairs import narrow_factors, pair_products
 from aril.dtype import dtypes
 from aril.ops import OpGroup, Ops
@@ -31,9 +32,6 @@ from aril.uop.args import AxisType
 from aril.uop.node import UOp
 from aril.uop.symbolic import simplify, simplify_node
 
-_COPIES = frozenset({AxisType.UPCAST, AxisType.UNROLL})
-_EXPANDED = _COPIES | {AxisType.VECTOR}
-Key = tuple[int, ...]
 Tile = tuple[UOp, int, int, Lanes, Key]  # copied loop, first turn and number of turns, address at the first, its key
 
 
@@ -51,30 +49,20 @@ def expand(sink: UOp, pair_lanes: tuple[int, ...] = ()) -> UOp:
     return _Expander(sink, pair_lanes).run()
 
 
-def is_loop(u: UOp, *kinds: AxisType) -> bool:
-    """Whether `u` is a RANGE of one of `kinds` (of any that stays a loop, where none are given)."""
-    return u.op is Ops.RANGE and (u.arg.kind in kinds if kinds else u.arg.kind not in _EXPANDED)
-
-
 def broadcast(u: UOp, lanes: int) -> UOp:
     """The scalar `u` in every lane; a vector as it is."""
     return u if u.shape or lanes == 1 else UOp.vector(*[u] * lanes)
 
 
-class _Expander:
-    """Values of every node for every turn of the copied loops it lies in: `values[node][turns]`."""
+class _Expander(Copies):
+    """A kernel node by node, sources first."""
 
     def __init__(self, sink: UOp, pair_lanes: tuple[int, ...]) -> None:
+        super().__init__()
         self.sink = sink
         self.pair_lanes = pair_lanes
-        self.values: dict[UOp, dict[Key, UOp]] = {}
-        self.gates: dict[tuple[UOp, Key], UOp | None] = {}
-        self.lanes: dict[tuple[UOp, Key], Lanes] = {}  # addresses that differ by numbers from lane to lane
         self.tiles: dict[tuple[UOp, Key], list[UOp]] = {}  # transposed tiles by access and its first turn
         self.blocks: dict[tuple[UOp, Key], tuple[int, int, list[dict[UOp, int]]] | None] = {}
-        self.linears: dict[UOp, Linear] = {}
-        self.memo: dict[UOp, Linear] = {}
-        self.axes: dict[frozenset[UOp], tuple[UOp, ...]] = {}
         self.from_memory: set[UOp] = set()  # nodes whose values depend on what is loaded
 
     def run(self) -> UOp:
@@ -83,25 +71,9 @@ class _Expander:
                 self.from_memory.add(u)
             axes = self._axes(u)
             out = self.values[u] = {}
-            for key in product(*[range(_length(r)) for r in axes]):
+            for key in product(*[range(length_of(r)) for r in axes]):
                 out[key] = self._expand(u, key, dict(zip(axes, key, strict=True)))
         return self.values[self.sink][()]
-
-    def _axes(self, u: UOp) -> tuple[UOp, ...]:
-        live = u.ranges
-        found = self.axes.get(live)
-        if found is None:
-            if len([r for r in live if r.arg.kind is AxisType.VECTOR]) > 1:
-                names = sorted(str(r.arg.id) for r in live if r.arg.kind is AxisType.VECTOR)
-                raise ValueError(
-                    f"a value lies in several VECTOR loops ({', '.join(names)}): only one can become lanes"
-                )
-            found = tuple(sorted([r for r in live if r.arg.kind in _COPIES], key=lambda r: r.arg.id))
-            self.axes[live] = found
-        return found
-
-    def _lanes(self, u: UOp) -> int:
-        return next((_length(r) for r in u.ranges if r.arg.kind is AxisType.VECTOR), 1)
 
     def _needs(self, u: UOp) -> tuple[UOp, ...]:
         """The nodes whose values `u` is made of: an address only of the atoms of its index."""
@@ -126,17 +98,10 @@ class _Expander:
                 stack.append((u, True))
                 stack.extend([(s, False) for s in reversed(self._needs(u)) if s not in done])
 
-    def _at(self, u: UOp, turn: dict[UOp, int]) -> UOp:
-        return self.values[u][tuple([turn[r] for r in self._axes(u)])]
-
     def _expand(self, u: UOp, key: Key, turn: dict[UOp, int]) -> UOp:
         op = u.op
         if op is Ops.RANGE:
-            if u.arg.kind is AxisType.VECTOR:
-                return UOp.vector(*[UOp.integer(i) for i in range(_length(u))]) if _length(u) > 1 else UOp.integer(0)
-            if u.arg.kind in _COPIES:
-                return UOp.integer(turn[u])
-            return u.with_src(tuple([self._at(s, turn) for s in u.src]))
+            return self._loop(u, turn)
         if op is Ops.INDEX and u in self.linears:
             return self._address(u, key, turn)
         if op is Ops.LOAD and (u.src[0], key) in self.gates:
@@ -170,99 +135,6 @@ class _Expander:
                 return next(s for s in src if s is not known) if known.arg else known
         return out
 
-    def _address(self, u: UOp, key: Key, turn: dict[UOp, int]) -> UOp:
-        target = self._at(u.src[0], turn)
-        gate = split_gate(u.src[1])[1]
-        gate = None if gate is None else self._at(gate, turn)
-        if gate is not None and gate.op is Ops.CONST and gate.arg:
-            gate = None
-        self.gates[u, key] = gate
-        lane = next((r for r in u.ranges if r.arg.kind is AxisType.VECTOR), None)
-        found = self._offsets(split_gate(u.src[1])[0], lane, turn)
-        if found is None:
-            return self._gathered(u, target, turn)
-        scalars, offsets = found
-        masked = gate is not None and bool(gate.shape)
-        lanes = Lanes(target, scalars, offsets)
-        if len(offsets) == 1 or (lanes.step == 0 and not masked):
-            return target.index(lanes.start)
-        if lanes.step == 1:
-            return lanes.contiguous(0, len(offsets))
-        self.lanes[u, key] = lanes
-        return target.index(UOp(Ops.ADD, (build_sum(scalars), UOp.vector(*[UOp.integer(i) for i in offsets]))))
-
-    def _gathered(self, u: UOp, target: UOp, turn: dict[UOp, int]) -> UOp:
-        """An address whose lanes are computed."""
-        form = self.linears[u]
-        index: UOp = UOp.integer(form.const)
-        for atom, scale in form.terms.items():
-            if (
-                atom.op is Ops.RANGE
-            ):  # no node of its own order: a loop stays, a copied one is its turn, lanes are a vector
-                value = atom if is_loop(atom) else self._expand(atom, (), turn)
-            else:
-                value = self._at(atom, turn)
-            index = UOp(Ops.ADD, (index, value if scale == 1 else UOp(Ops.MUL, (value, UOp.integer(scale)))))
-        return target.index(index)
-
-    def _offsets(
-        self, index: UOp, lane: UOp | None, turn: dict[UOp, int]
-    ) -> tuple[dict[UOp, int], tuple[int, ...]] | None:
-        """(what all lanes have in common, what each adds to it); None where that is not a number."""
-        form = linear(index, self.memo)
-        count = 1 if lane is None else _length(lane)
-        scalars: dict[UOp, int] = {}
-        offsets = [form.const] * count
-        for atom, scale in form.terms.items():
-            if atom is lane:
-                offsets = [o + scale * i for i, o in enumerate(offsets)]
-            elif atom.op is Ops.RANGE and atom.arg.kind in _COPIES:
-                offsets = [o + scale * turn[atom] for o in offsets]
-            elif lane is not None and lane in atom.ranges:
-                parts = self._divided(atom, lane, turn)
-                if parts is None:
-                    return None
-                for value, more in parts[0].items():
-                    scalars[value] = scalars.get(value, 0) + scale * more
-                offsets = [o + scale * p for o, p in zip(offsets, parts[1], strict=True)]
-            else:
-                value = atom if atom.op is Ops.RANGE else self._at(atom, turn)
-                if value.shape:
-                    return None
-                if value.op is Ops.CONST:
-                    offsets = [o + scale * int(value.arg) for o in offsets]
-                else:
-                    scalars[value] = scalars.get(value, 0) + scale
-        return scalars, tuple(offsets)
-
-    def _divided(self, atom: UOp, lane: UOp, turn: dict[UOp, int]) -> tuple[dict[UOp, int], tuple[int, ...]] | None:
-        """`_offsets` of a quotient or remainder by a number that divides what the lanes have in common."""
-        if atom.op not in (Ops.FLOORDIV, Ops.FLOORMOD) or atom.src[1].op is not Ops.CONST or atom.src[1].arg <= 0:
-            return None
-        by = int(atom.src[1].arg)
-        inner = self._offsets(atom.src[0], lane, turn)
-        if inner is None or not all(scale % by == 0 or divides(by, value) for value, scale in inner[0].items()):
-            return None
-        if atom.op is Ops.FLOORMOD:
-            return {}, tuple([o % by for o in inner[1]])
-        scalars: dict[UOp, int] = {}
-        for value, scale in inner[0].items():
-            exact = scale % by == 0
-            part = value if exact else simplify(UOp(Ops.FLOORDIV, (value, UOp.integer(by))))
-            scalars[part] = scalars.get(part, 0) + (scale // by if exact else scale)
-        return scalars, tuple([o // by for o in inner[1]])
-
-    def _gate(self, index: UOp, turn: dict[UOp, int], extra: tuple[UOp, ...]) -> UOp | None:
-        gate = self.gates[index, tuple([turn[r] for r in self._axes(index)])]
-        for more in extra:
-            more = self._at(more, turn)
-            gate = more if gate is None else UOp(Ops.AND, (gate, more))
-        return gate
-
-    def _are_open(self, u: UOp, turns: list[dict[UOp, int]]) -> bool:
-        """Whether an access has no gate at any of the turns: only then may one of them do what others do too."""
-        return all(self._gate(u.src[0], t, u.src[2:]) is None for t in turns)
-
     def _load(self, u: UOp, key: Key, turn: dict[UOp, int]) -> UOp:
         address = self._at(u.src[0], turn)
         gate = self._gate(u.src[0], turn, u.src[2:])
@@ -295,7 +167,7 @@ class _Expander:
 
     def _can_rearrange(self, u: UOp, turn: dict[UOp, int]) -> bool:
         """Whether a gate is built of comparisons whose sides are known sums in every lane."""
-        lane = next((r for r in u.ranges if r.arg.kind is AxisType.VECTOR), None)
+        lane = lane_of(u)
         if lane is None:
             return not self._at(u, turn).shape if u in self.values else False
         if u.dtype is dtypes.weakint:
@@ -306,7 +178,7 @@ class _Expander:
         """The gates of the given lanes, in that order; closed where there is no lane."""
 
         def arranged(u: UOp) -> UOp:
-            lane = next((r for r in u.ranges if r.arg.kind is AxisType.VECTOR), None)
+            lane = lane_of(u)
             if lane is None:
                 return self._at(u, turn)
             if u.dtype is dtypes.weakint:
@@ -401,7 +273,7 @@ class _Expander:
         if not unit or step // unit not in (2, 4, 8) or step % unit:
             return None
         turns: dict[int, dict[UOp, int]] = {}
-        for combo in product(*[range(_length(r)) for r in moves]):
+        for combo in product(*[range(length_of(r)) for r in moves]):
             there = {**turn, **dict(zip(moves, combo, strict=True))}
             gate = self._gate(u.src[0], there, u.src[2:])
             if gate is None:
@@ -439,7 +311,7 @@ class _Expander:
         if lanes is None or lanes.step in (None, -1):
             return None
         for axis in self._axes(index):
-            n = _length(axis)
+            n = length_of(axis)
             if self.linears[index].coefficient(axis) != 1 or abs(lanes.step or 0) < n:
                 continue
             start, size = tile_of(turn[axis], n)
@@ -450,15 +322,10 @@ class _Expander:
                 return axis, start, size, begin, tuple([first[r] for r in self._axes(u)])
         return None
 
-    def _turns(self, u: UOp, kind: frozenset[AxisType], turn: dict[UOp, int]) -> Iterator[dict[UOp, int]]:
-        own = [r for r in u.src[1:] if r.op is Ops.RANGE and r.arg.kind in kind]
-        for combo in product(*[range(_length(r)) for r in own]):
-            yield {**turn, **dict(zip(own, combo, strict=True))}
-
     def _reduce(self, u: UOp, turn: dict[UOp, int]) -> UOp:
         op, _ = u.arg
-        loops = tuple([self._at(r, turn) for r in u.src[1:] if not is_loop(r, *_EXPANDED) and r.op is Ops.RANGE])
-        lanes = next((_length(r) for r in u.src[1:] if is_loop(r, AxisType.VECTOR)), 1)
+        loops = tuple([self._at(r, turn) for r in u.src[1:] if not is_loop(r, *EXPANDED) and r.op is Ops.RANGE])
+        lanes = next((length_of(r) for r in u.src[1:] if is_loop(r, AxisType.VECTOR)), 1)
         parts: list[UOp] = []
         for outer in self._turns(u, frozenset({AxisType.UPCAST}), turn):
             values: list[UOp] = []
@@ -497,7 +364,7 @@ class _Expander:
         index = load.src[0]
         if index not in self.linears or len(load.src) > 1 or split_gate(index.src[1])[1] is not None:
             return None
-        lane = next((r for r in index.ranges if r.arg.kind is AxisType.VECTOR), None)
+        lane = lane_of(index)
         here, there = (self._offsets(index.src[1], lane, turn) for turn in (first, second))
         if here is None or there is None or here[0] != there[0]:
             return None
@@ -512,8 +379,8 @@ class _Expander:
     def _reduce_tuple(self, u: UOp, turn: dict[UOp, int]) -> UOp:
         """The TUPLE of results of a reduction with several accumulators."""
         how = combine_of(u.arg[0])
-        loops = tuple([self._at(r, turn) for r in u.src[1:] if not is_loop(r, *_EXPANDED)])
-        lanes = next((_length(r) for r in u.src[1:] if is_loop(r, AxisType.VECTOR)), 1)
+        loops = tuple([self._at(r, turn) for r in u.src[1:] if not is_loop(r, *EXPANDED)])
+        lanes = next((length_of(r) for r in u.src[1:] if is_loop(r, AxisType.VECTOR)), 1)
         parts: list[tuple[UOp, ...]] = []
         for outer in self._turns(u, frozenset({AxisType.UPCAST}), turn):
             total: tuple[UOp, ...] | None = None
@@ -528,9 +395,9 @@ class _Expander:
         return UOp(Ops.TUPLE, in_lanes(how.step, total) if lanes > 1 else total)
 
     def _end(self, u: UOp, turn: dict[UOp, int]) -> UOp:
-        rest = [s for s in u.src[1:] if not is_loop(s, *_EXPANDED)]
+        rest = [s for s in u.src[1:] if not is_loop(s, *EXPANDED)]
         effects: list[UOp] = []
-        for inner in self._turns(u, _COPIES, turn):
+        for inner in self._turns(u, COPIES, turn):
             effect = self._at(u.src[0], inner)
             effects.extend(effect.src if effect.op is Ops.GROUP else (effect,))
         effects = [e for e in dict.fromkeys(effects) if e.op is not Ops.NOOP] or [UOp(Ops.NOOP, ())]
@@ -544,10 +411,3 @@ def _always_inside(index: UOp) -> bool:
     """Whether an address is one of its buffer even where its gate is closed."""
     place, size = split_gate(index.src[1])[0], index.src[0].base.arg.size  # below an AFTER
     return isinstance(size, int) and place.vmin >= 0 and place.vmax < size
-
-
-def _length(loop: UOp) -> int:
-    end = loop.src[0]
-    if end.op is not Ops.CONST:
-        raise ValueError(f"{loop.arg.kind} loop {loop.arg.id} has no constant length: split it first")
-    return int(end.arg)

@@ -7,12 +7,10 @@ fixed order.
 
 from __future__ import annotations
 
-import math
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 
-from aril.codegen.analysis import Access, Nest, is_constant, length, reduce_loops_of
+from aril.codegen.access_cost import OPERATION, access_cost, cover_of, estimate_ns
+from aril.codegen.analysis import SHORT, Nest, is_constant, length, reduce_loops_of
 from aril.codegen.apart import independent
 from aril.codegen.attention import is_chain, plan_chain
 from aril.codegen.bypass import LINE
@@ -28,7 +26,6 @@ from aril.codegen.steps import (
     Chunk,
     Id,
     Merge,
-    Reorder,
     Split,
     StepError,
     Unroll,
@@ -38,17 +35,13 @@ from aril.codegen.steps import (
     closers,
     index_roots,
 )
+from aril.codegen.transposing import RowTile, bands_last, tile_rows
 from aril.codegen.walk import is_walk, plan_walk
 from aril.config import DEBUG, NOOPT
 from aril.ops import OpGroup, Ops
 from aril.renderer.base import Renderer
 from aril.uop.args import AxisType, KernelInfo
 from aril.uop.node import UOp
-
-# Costs in nanoseconds of one core: an element moved by vectors, one moved alone, an addition in a vector of 8.
-_CONTIGUOUS, _ALONE, _OPERATION = 0.15, 1.0, 0.05
-UNITS = (1, -1, 2, -2, 3, -3, 4, -4)  # elements between neighbours that contiguous loads have together
-SHORT = 16  # turns of a reduction whose copies lie in the code
 
 
 def optimise(sink: UOp, renderer: Renderer) -> UOp:
@@ -143,65 +136,13 @@ def merge_loops(plan: Plan) -> None:
                 break
 
 
-def access_cost(access: Access, lanes: UOp | None, width: int, turns: Callable[[frozenset[UOp]], int]) -> float:
-    """Nanoseconds of an access over all turns when the loop `lanes` becomes lanes."""
-    count = turns(access.loops)
-    if lanes is None or lanes not in access.loops:
-        return count * _ALONE * (0.5 if lanes is None else 0.3)
-    n = length(lanes)
-    used = min(width, 1 << (n.bit_length() - 1))
-    reach = access.reach(lanes, used)
-    if reach == "contiguous":
-        return count * _CONTIGUOUS * math.sqrt(width / used)
-    if reach == "same":
-        return count * 0.2 / used
-    if reach == "near" and (not access.is_store or cover_of(access, lanes)):
-        return count * _CONTIGUOUS * 2 * math.sqrt(width / used)
-    shared = _shared_block(access, lanes)
-    if shared is not None:
-        return turns(access.loops - shared) * _CONTIGUOUS * 4 * math.sqrt(width / used)
-    if any(r is not lanes and length(r) >= 4 and access.stride(r) == 1 for r in access.loops):
-        return count * 0.4  # a tile of a transposing copy
-    return count * _ALONE * (1.5 if access.is_store else 1.0)
-
-
-def cover_of(access: Access, lane: UOp, unit: int = 1) -> list[UOp]:
-    """Short loops of the output whose turns lie between neighbouring lanes of an access, `unit` elements apart, and
-    fill the room; none where they do not."""
-    step, off = divmod(access.stride(lane) or 0, unit)
-    if off or step not in (2, 4, 8):
-        return []
-    kinds = (AxisType.LOOP, AxisType.UPCAST)
-    short = {access.stride(r): r for r in access.loops if r.arg.kind in kinds and is_constant(r) and length(r) > 1}
-    found: list[UOp] = []
-    reach = 1
-    while reach < step:
-        loop = short.get(reach * unit)
-        if loop is None or loop in found:
-            return []
-        found.append(loop)
-        reach *= length(loop)
-    return found if reach == step else []
-
-
-def _shared_block(access: Access, lane: UOp | None) -> frozenset[UOp] | None:
-    """Loops of an access whose turns read, of blocks of memory that copies and lanes fill together, what others read
-    too: a window that stays in its block. None where there are no such blocks."""
-    for unit in UNITS[:1] if access.is_store else UNITS:
-        cover = [] if lane is None else cover_of(access, lane, unit)
-        if lane is not None and cover and all(r.arg.kind is AxisType.UPCAST for r in cover):
-            step = abs(access.stride(lane) or 0)
-            return frozenset([r for r in access.loops if r not in cover and 0 < abs(access.stride(r) or 0) < step])
-    return None
-
-
 def _plan_generic(plan: Plan, index: int, shared: bool) -> None:
     split_residues(plan, index)
     nest = plan.nest(index)
     widths = {r: width_of(plan, nest, r) for r in (*nest.loops, *[r for group in nest.groups for r in group])}
     lane, inner = _choose_lanes(nest, widths)
     _keep_row(plan, nest, lane, inner)
-    tile = None if lane is None else _tile_rows(plan, index, lane, widths[lane])
+    tile = None if lane is None else tile_rows(plan, index, lane, widths[lane])
     costly = {loop: _costly_copies(plan, nest, loop, widths[loop]) for loop in inner}
     rows = 0 if lane is not None or len(inner) != 1 or costly[inner[0]] else rows_at_once(plan, index, inner[0])
     nest = plan.nest(index)
@@ -294,7 +235,7 @@ def _choose_lanes(nest: Nest, widths: dict[UOp, int]) -> tuple[UOp | None, list[
         for u in nest.nodes:
             if u.op in OpGroup.ELEMENTWISE and not u.dtype.weak:
                 mine = next((r for r in (*inner, *((lane,) if lane is not None else ())) if r in u.ranges), None)
-                cost += nest.turns(u.ranges) * (_OPERATION if mine is not None else _OPERATION * 6)
+                cost += nest.turns(u.ranges) * (OPERATION if mine is not None else OPERATION * 6)
         if best is None or cost < best[0]:
             best = (cost, lane, inner)
     assert best is not None
@@ -346,7 +287,7 @@ def _vectorise_output(plan: Plan, index: int, lane: UOp, width: int, tile: RowTi
         id = (*id, 1)
     plan.vectorise(id, lanes, copies, "contiguous for most accesses")
     if tile is not None:
-        _bands_last(plan, index, tile, (*id, 1) if copies > 1 else id)
+        bands_last(plan, index, tile, (*id, 1) if copies > 1 else id)
 
 
 def _vectorise_variable(plan: Plan, nest: Nest, lane: UOp, width: int) -> None:
@@ -363,41 +304,6 @@ def _vectorise_variable(plan: Plan, nest: Nest, lane: UOp, width: int) -> None:
     plan.do(Vectorize((*id, 1)), "contiguous")
 
 
-@dataclass(frozen=True)
-class RowTile:
-    """A tile of a transposing copy: so many rows, as copies, of `copies` vectors of `lanes`; `loop` is over tiles."""
-
-    loop: Id | None
-    lanes: int
-    copies: int
-
-
-def _tile_rows(plan: Plan, index: int, lane: UOp, width: int) -> RowTile | None:
-    """Rows of a transposing copy: as many as fill a cache line (or a part, where vectors side by side fill the results'
-    lines). Taken ahead of chunks, which are whole tiles then."""
-    nest = plan.nest(index)
-    loop = _transposed_loop(nest, lane) if is_constant(lane) else None
-    if loop is None:
-        return None
-    # a tile lies in registers: 16 vectors of 16 elements take half of 32
-    many = plan.renderer.vector_registers >= 32
-    n, m, id = length(lane), length(loop), loop.arg.id
-    lanes = min(width if many else min(width, 8), 1 << (n.bit_length() - 1))
-    copies = 1 if many else _line_copies(nest, lanes, n)
-    rows = min(max(2, LINE // nest.itemsize // copies), 1 << (m.bit_length() - 1))
-    held = nest.turns(frozenset([r for r in nest.loops if r.arg.kind is AxisType.UPCAST]))
-    if rows * copies * held > 2 * plan.renderer.vector_registers:
-        return None
-    if m == rows:
-        plan.do(Upcast(id), "lines of the strided side are used whole")
-        return RowTile(None, lanes, copies)
-    if m % rows and not nest.repeatable:
-        return RowTile(None, lanes, 1)
-    plan.do(Split(id, rows, "exact" if m % rows == 0 else "overlap"), "tile of a transposing copy")
-    plan.do(Upcast((*id, 1)), "lines of the strided side are used whole")
-    return RowTile((*id, 0), lanes, copies)
-
-
 def _costly_copies(plan: Plan, nest: Nest, loop: UOp, width: int) -> int:
     """Vectors next to each other where costly functions move with `loop`; 0 where none do.
 
@@ -411,35 +317,6 @@ def _costly_copies(plan: Plan, nest: Nest, loop: UOp, width: int) -> int:
         return 4
     large = any(a.storage.arg.size * a.itemsize > plan.renderer.l3 for a in nest.accesses if loop in a.loops)
     return max(1, LINE // nest.itemsize // width) if large else 1
-
-
-def _line_copies(nest: Nest, lanes: int, n: int) -> int:
-    """Vectors that fill a line of the results of a transposing copy: a line that is stored whole need not be read."""
-    copies = max(1, LINE // nest.itemsize // lanes) if nest.itemsize >= 4 else 1
-    return copies if n % (copies * lanes) == 0 else 1
-
-
-def _bands_last(plan: Plan, index: int, tile: RowTile, lane: Id) -> None:
-    """All tiles of one band of lanes next to each other."""
-    ids = [r.arg.id for r in plan.nest(index).loops if r.arg.kind is AxisType.LOOP]
-    rows = next((i for i in ids if tile.loop is not None and i[: len(tile.loop)] == tile.loop), None)
-    outer = lane[: -1 if tile.copies == 1 else -2] + (0,)
-    if len(lane) > 1 and outer in ids and rows is not None and rows < outer:
-        plan.do(Reorder((outer, rows)), "neighbours in memory follow each other")
-
-
-def _transposed_loop(nest: Nest, lane: UOp) -> UOp | None:
-    """The loop along which an access that is strided in the lanes is contiguous."""
-    if any(nest.turns(frozenset(group)) > SHORT for group in nest.groups):
-        return None
-    for a in nest.accesses:
-        if lane in a.loops and a.stride(lane) not in (0, 1):
-            for r in nest.loops:
-                if r.arg.kind is not AxisType.LOOP or r is lane:
-                    continue
-                if a.stride(r) == 1 and is_constant(r) and length(r) >= 2:
-                    return r
-    return None
 
 
 def vectorise_reduction(plan: Plan, id: Id, width: int, copies: int = 4) -> None:
@@ -495,17 +372,6 @@ def _vectorise_rest(plan: Plan, id: Id, rest: int, lanes: int) -> None:
                 plan.do(Unroll(id), "rest of a reduction")
     elif rest > 1:
         plan.do(Unroll(id), "rest of a reduction")
-
-
-def estimate_ns(nest: Nest, lane: UOp | None) -> float:
-    """Nanoseconds the nest takes on one core, roughly."""
-    memory = 0.0
-    for a in nest.accesses:
-        aside = lane is None or lane not in a.loops or a.stride(lane) in (0, 1)
-        shared = frozenset() if aside else _shared_block(a, lane)
-        cost = _ALONE if shared is None else _CONTIGUOUS * a.itemsize / 4
-        memory += nest.turns(a.loops - (shared or frozenset())) * cost
-    return max(memory, nest.work * _OPERATION)
 
 
 def _chunk(plan: Plan, nest: Nest, lane: UOp | None, tile: RowTile | None) -> None:
