@@ -334,14 +334,16 @@ def dim_mod(a: int, b: Dim) -> Dim:
     return dim_sum(b, a) if 0 > a >= -b.vmin else (a % b)._as_dim()
 
 
-def as_int(what: str, value: Any, least: int | None = None) -> int:
-    """An integer of Python or another library as an int. Errors: TypeError, ValueError below `least`."""
+def as_int(what: str, value: Any, least: int | None = None, most: int | None = None) -> int:
+    """An integer of Python or another library as an int. Errors: TypeError, ValueError outside of `least` to `most`."""
     if value.__class__ is not int:
         if isinstance(value, (bool, type)) or not hasattr(value, "__index__"):
             raise TypeError(f"{what} is an int, not {shown(value)}")
         value = value.__index__()
     if least is not None and value < least:
         raise ValueError(f"{what} is at least {least}, not {value}")
+    if most is not None and value > most:
+        raise ValueError(f"{what} is at most {most}, not {value}")
     return value  # type: ignore[no-any-return]
 
 

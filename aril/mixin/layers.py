@@ -11,6 +11,7 @@ from aril.mixin.base import as_int, as_number, as_tuple, dim_prod, need_tensors,
 from aril.mixin.order import OrderMixin
 
 _REDUCTIONS = ("none", "sum", "mean")
+NEWTON_STEPS = 100  # far beyond what converges: each step is a part of the graph
 
 
 class LayersMixin(OrderMixin):
@@ -344,14 +345,14 @@ class LayersMixin(OrderMixin):
     ) -> Self:
         """Matrices (.., m, n) moved towards the nearest semi-orthogonal ones: X <- a X + (b A + c A A) X for A = X X^T.
 
-        The iteration of Muon (Jordan et al. 2024).
+        The iteration of Muon (Jordan et al. 2024). `steps` is at most 100, as each is a part of the graph.
 
         >>> Tensor.eye(2).newton_schulz(1).shape
         (2, 2)
         """
         if self.ndim < 2:
             raise ValueError(f"newton_schulz: expected matrices (.., m, n), not shape {self.shape}")
-        steps = as_int("newton_schulz: steps", steps, 0)
+        steps = as_int("newton_schulz: steps", steps, 0, NEWTON_STEPS)
         if len(as_tuple("newton_schulz: params", params)) != 3:
             raise ValueError(f"newton_schulz: params are the three numbers a, b, c, not {params!r}")
         a, b, c = [as_number("newton_schulz: a, b and c: each", p) for p in params]

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 from aril.dtype import DType, accumulator, dtypes, promote
 from aril.mixin.base import as_int, as_number, as_tuple, need_tensors
+from aril.mixin.layers import NEWTON_STEPS
 from aril.tensor import Tensor
 
 
@@ -353,7 +354,7 @@ class Muon(Optimizer):
         eps: float = 1e-7,
     ) -> None:
         momentum, weight_decay = self._number("momentum", momentum), self._number("weight_decay", weight_decay)
-        steps, eps = as_int("Muon: steps", steps, 0), self._number("eps", eps)
+        steps, eps = as_int("Muon: steps", steps, 0, NEWTON_STEPS), self._number("eps", eps)
         super().__init__(params, lr)
         for p in self.params:
             if p.ndim < 2:

@@ -68,11 +68,14 @@ def marked_param(t: Tensor, param: bool = True) -> Tensor:
 
 def get_state_dict(model: object, prefix: str = "") -> dict[str, Tensor]:
     """Every tensor reachable from `model` through attributes, lists, tuples and dicts, by its dotted name
-    (`layers.0.weight`). An object met again on the way down is not entered a second time.
+    (`layers.0.weight`), after `prefix` and a dot where one is given. An object met again on the way down is not entered
+    a second time. Errors: TypeError for a prefix that is no text.
 
     >>> list(get_state_dict(nn.Linear(3, 2)))
     ['weight', 'bias']
     """
+    if not isinstance(prefix, str):
+        raise TypeError(f"get_state_dict: prefix is the text that names begin with, not {shown(prefix)}")
     return dict(_walk(model, prefix.strip("."), ()))
 
 
@@ -248,7 +251,7 @@ def safe_save(tensors: Mapping[str, Tensor], path: PathLike, metadata: Mapping[s
     >>> safe_load(folder / "w.safetensors")["w"].tolist()
     [1.0, 2.0]
     """
-    for what, given in (("tensors", tensors), ("metadata", metadata or {})):
+    for what, given in (("tensors", tensors), ("metadata", {} if metadata is None else metadata)):
         if not isinstance(given, Mapping):
             raise TypeError(f"safe_save: {what} is a dict by name, not {shown(given)}")
     for name, t in tensors.items():
