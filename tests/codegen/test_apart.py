@@ -85,12 +85,12 @@ def joined(rows: int, columns: tuple[int, ...], axis: int) -> b.Kernel:
 
 @pytest.mark.parametrize("target", ["avx2", "wide"])
 @pytest.mark.parametrize(
-    ("rows", "columns", "axis"), [(300, (1000, 777), 0), (1061, (37, 1740), 1), (500, (501, 502), 1)]
+    ("rows", "columns", "axis"), [(300, (1000, 777), 0), (1061, (3, 1740), 1), (500, (501, 502), 1)]
 )
 def test_threads_share_the_parts_of_a_join(rows: int, columns: tuple[int, ...], axis: int, target: str) -> None:
     plan = Plan(joined(rows, columns, axis).sink, renderer(target))
     choose(plan)
-    large = [n for n in columns if n * rows > 100_000]
+    large = [n for n in columns if n * rows > 4_000]  # 8 us, a nanosecond for each load and store
     assert plan.stopped == "" and len([s for s in plan.steps if isinstance(s, Chunk)]) == len(large)
 
 
