@@ -243,8 +243,7 @@ class _Evaluator:
             return threefry(src[0], src[1])
         whole = operand_of(u)
         if whole is not None:
-            exact = np.exp if op is Ops.EXP2 else np.cos
-            return exact(np.asarray(self.values[whole], dtype=kind).astype(np.float64)).astype(kind)
+            return _COMPOSED[op](np.asarray(self.values[whole], dtype=kind).astype(np.float64)).astype(kind)
         a = np.asarray(src[0], dtype=kind)
         if op in _UNARY:
             if op in (Ops.EXP2, Ops.LOG2, Ops.SIN):
@@ -274,6 +273,7 @@ class _Evaluator:
         return np.asarray(function(a, b)).astype(kind)
 
 
+_COMPOSED = {Ops.EXP2: np.exp, Ops.SIN: np.cos, Ops.LOG2: lambda x: np.log1p(x) / np.log(2)}
 _UNARY: dict[Ops, Any] = {
     Ops.EXP2: np.exp2,
     Ops.LOG2: np.log2,

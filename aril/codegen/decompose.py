@@ -42,7 +42,7 @@ def lower_operations(root: UOp, renderer: Renderer) -> UOp:
         raise NotImplementedError(f"{renderer.name} has neither {what} nor what it is decomposed into") from None
 
 
-def _lower(ctx: Renderer, u: UOp) -> UOp | None:
+def _lower(ctx: Renderer, u: UOp, old: UOp) -> UOp | None:
     """A step towards what the target has for an operation that it lacks; None where it has it."""
     kind = u.src[0].dtype if u.op in OpGroup.COMPARISON else u.dtype
     if kind.weak and kind.kind == "f":
@@ -50,7 +50,7 @@ def _lower(ctx: Renderer, u: UOp) -> UOp | None:
     if ctx.supports(u.op, kind) or (kind.weak and ctx.supports(u.op, dtypes.int64)):
         return None
     if kind.kind == "f":
-        return _lower_float(u, kind, ctx)
+        return _lower_float(u, kind, ctx, old)
     rule = _INTEGER.get(u.op) or _PLAIN.get(u.op)
     return None if rule is None else rule(u)
 
@@ -196,12 +196,12 @@ def _equal(u: UOp) -> UOp:
 # ---------------------------------------------------------------------------------------------------------- floats
 
 
-def _lower_float(u: UOp, kind: DType, renderer: Renderer) -> UOp | None:
+def _lower_float(u: UOp, kind: DType, renderer: Renderer, old: UOp) -> UOp | None:
     if u.op in _WIDE:
         if kind not in (dtypes.float32, dtypes.float64):
             return _through(u, dtypes.float32)
         u = UOp(u.op, tuple([s.cast(kind) if s.dtype is not kind else s for s in u.src]))
-        return _WIDE[u.op](u, Arithmetic(renderer.supports(Ops.MULACC, kind)))
+        return _WIDE[u.op](u, Arithmetic(renderer.supports(Ops.MULACC, kind)), old)
     rule = _FLOAT.get(u.op) or _PLAIN.get(u.op)
     return None if rule is None else rule(u)
 
@@ -213,14 +213,22 @@ def _through(u: UOp, wide: DType) -> UOp:
     return out.cast(u.dtype)
 
 
-def _exp2(u: UOp, a: Arithmetic) -> UOp:
+def _exp2(u: UOp, a: Arithmetic, old: UOp) -> UOp:
     exponent = operand_of(u)
     return tr.exp2(u.src[0], a) if exponent is None else tr.exp(exponent, a)
 
 
-def _sin(u: UOp, a: Arithmetic) -> UOp:
+def _sin(u: UOp, a: Arithmetic, old: UOp) -> UOp:
     angle = operand_of(u)
     return tr.sin(u.src[0], a) if angle is None else tr.cos(angle, a)
+
+
+def _log2(u: UOp, a: Arithmetic, old: UOp) -> UOp:
+    """`old` is `u` before its operands were lowered: what stands for an exponential does not tell that it is one."""
+    x = operand_of(u)
+    if x is None:
+        return tr.log2(u.src[0], a)
+    return tr.log2_of_fraction(x, a) if tr.is_fit(old) else tr.log2_of_next(x, u.src[0], a)
 
 
 def _truncate(u: UOp) -> UOp:
@@ -266,11 +274,11 @@ _PLAIN: dict[Ops, Rule] = {
     Ops.MAX: _maximum,
     Ops.CMPEQ: _equal,
 }
-_WIDE: dict[Ops, Callable[[UOp, Arithmetic], UOp]] = {
+_WIDE: dict[Ops, Callable[[UOp, Arithmetic, UOp], UOp]] = {
     Ops.EXP2: _exp2,
-    Ops.LOG2: lambda u, a: tr.log2(u.src[0], a),
+    Ops.LOG2: _log2,
     Ops.SIN: _sin,
-    Ops.POW: lambda u, a: tr.power(u.src[0], u.src[1], a),
+    Ops.POW: lambda u, a, old: tr.power(u.src[0], u.src[1], a),
 }
 
 # The first two serve every target: shifts, masks and logic are never slower than what they stand for.

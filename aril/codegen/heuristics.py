@@ -35,6 +35,7 @@ from aril.codegen.steps import (
     closers,
     index_roots,
 )
+from aril.codegen.transcendental import is_fit
 from aril.codegen.transposing import RowTile, bands_last, tile_rows
 from aril.codegen.walk import is_walk, plan_walk
 from aril.config import DEBUG, NOOPT
@@ -310,7 +311,7 @@ def _costly_copies(plan: Plan, nest: Nest, loop: UOp, width: int) -> int:
     Their constants need the registers. Exponentials have few: four are computed side by side (`linearize`). In a sum
     they fill a cache line where no cache holds what is read, to be asked for ahead as a whole.
     """
-    found = {u.op for u in nest.nodes if u.op in COSTLY and loop in u.ranges}
+    found = {u.op for u in nest.nodes if u.op in COSTLY and loop in u.ranges and not is_fit(u)}
     if found != {Ops.EXP2}:
         return min(1, len(found))
     if loop.arg.kind is AxisType.LOOP:

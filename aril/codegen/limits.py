@@ -1,13 +1,15 @@
 """Limits of float expressions, as far as their form tells: `-(x * x)` is never positive, `min(x, 8)` never above 8.
 
-In: a float node. Out: (low, high) that hold wherever its value is a number; NaN may come in any case. They are those of
-exact values: a result may pass a limit other than 0 by its rounding, so who uses one leaves room for that.
+In: a float node. Out: (low, high) that hold wherever its value is a number; NaN may come in any case. They hold for
+arithmetic rounded to the node's dtype and for exact arithmetic, so also where a product is fused with a sum. A function
+such as EXP2 may pass a limit other than 0 by its own error, so who uses one leaves room for that.
 """
 
 from __future__ import annotations
 
 import math
 
+from aril.dtype import dtypes, wrap
 from aril.ops import Ops
 from aril.uop.node import UOp
 
@@ -31,9 +33,12 @@ def _limits(u: UOp, depth: int, known: dict[UOp, Limits]) -> Limits:
         if u.op is Ops.WHERE:
             low, high = _choice(u, depth - 1, known)
         elif u.op in _ARITHMETIC:
-            low, high = _arithmetic(u, [_limits(s, depth - 1, known) for s in u.src])
+            low, high = _rounded(_arithmetic(u, [_limits(s, depth - 1, known) for s in u.src]), u)
+        elif u.op is Ops.EXP2:
+            high = _limits(u.src[0], depth - 1, known)[1]
+            low, high = 0.0, 2.0**high if high < 1000.0 else math.inf
         else:
-            low, high = (0.0, math.inf) if u.op in (Ops.EXP2, Ops.SQRT) else _ANY
+            low, high = (0.0, math.inf) if u.op is Ops.SQRT else _ANY
         known[u] = (low if low == low else -math.inf), (high if high == high else math.inf)
     return known[u]
 
@@ -52,6 +57,14 @@ def _arithmetic(u: UOp, of: list[Limits]) -> Limits:
     low, high = min(products), max(products)
     low = max(low, 0.0) if u.src[0] is u.src[1] else low
     return (low, high) if u.op is Ops.MUL else (low + of[2][0], high + of[2][1])
+
+
+def _rounded(of: Limits, u: UOp) -> Limits:
+    """Limits of exact results that are rounded, or fused with what is done with them: rounding keeps the order."""
+    low, high = of
+    if u.dtype is dtypes.float64 and u.op not in (Ops.MAX, Ops.NEG):  # those here are rounded themselves, but for 0
+        return (math.nextafter(low, -math.inf) if low else low), (math.nextafter(high, math.inf) if high else high)
+    return min(low, float(wrap(low, u.dtype))), max(high, float(wrap(high, u.dtype)))
 
 
 def _choice(u: UOp, depth: int, known: dict[UOp, Limits]) -> Limits:

@@ -12,49 +12,14 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from aril.codegen import coefficients
 from aril.codegen.limits import Limits, limits
 from aril.dtype import DType, dtypes
 from aril.ops import Ops
-from aril.uop.composed import LOG2E
+from aril.uop.composed import LOG2E, operand_of
 from aril.uop.node import UOp
 
 _LOG2E_LOW = 2.0355273740931033e-17  # log2(e) less the float64 above
-
-# (2**f - 1) / f on [-1/2, 1/2]
-_EXP2 = {
-    dtypes.float32: (0.6931471824645996, 0.24022650718688965, 0.055503569543361664, 0.009618083015084267,
-                     0.0013390863314270973, 0.00015453163359779865),
-    dtypes.float64: (0.6931471805599453, 0.24022650695910097, 0.0555041086648216, 0.009618129107606888,
-                     0.0013333558146416936, 0.0001540353044173605, 1.525273382983612e-05, 1.321544258792169e-06,
-                     1.0178062445845774e-07, 7.072585949269223e-09, 4.4549605981865186e-10),
-}  # fmt: skip
-# log2(1 + f) / f from f = sqrt(1/2) - 1 to sqrt(2) - 1; the first coefficient is log2(e), taken in two parts
-_LOG2 = {
-    dtypes.float32: (-0.7213473320007324, 0.48089852929115295, -0.36069655418395996, 0.28855255246162415,
-                     -0.23960812389850616, 0.20485764741897583, -0.19138838350772858, 0.18476033210754395,
-                     -0.10749789327383041),
-    dtypes.float64: (-0.7213475204444818, 0.4808983469629908, -0.36067376022219916, 0.28853900817677364,
-                     -0.24044917348855005, 0.2060992916942484, -0.1803368796240827, 0.16029943931839305,
-                     -0.14426951802649127, 0.13115448168044017, -0.12022457968262618, 0.11096724361106544,
-                     -0.10303976623495806, 0.09631240089334668, -0.09043558742630768, 0.08384080162652882,
-                     -0.0769038835824262, 0.078603116517106, -0.09066295929036122, 0.08115768710202004,
-                     -0.034065899567745014),
-}  # fmt: skip
-# as _EXP2 and _LOG2, evaluated in float64 for powers of float32
-_EXP2_OF_POWER = (0.6931471805599453, 0.24022650922288757, 0.055504108839096185, 0.009618056678524637,
-                  0.001333350238616277, 0.0001546144469856913, 1.5297323760701075e-05)  # fmt: skip
-_LOG2_OF_POWER = (-0.7213475205087717, 0.4808983510937311, -0.3606737269394331, 0.2885381588747589,
-                  -0.24045144080967754, 0.20614907197948418, -0.18031147201889647, 0.1591062275364594,
-                  -0.14334821481628507, 0.14317131875915198, -0.14097223193130098, 0.0778064362655052)  # fmt: skip
-# (sin(r) / r - 1) / z in z = r**2 up to (pi / 2)**2, for float64
-_SIN = (-0.16666666666666666, 0.008333333333333316, -0.00019841269841254966, 2.7557319219160833e-06,
-        -2.505210761669045e-08, 1.6058977292642743e-10, -7.643969663988074e-13, 2.7314368769379893e-15)  # fmt: skip
-# sin(pi f) / f in f**2 up to 0.35, for float32: f exceeds 1/2 where the integer next to x / pi is found in few bits
-_SIN_TURNS = (3.141592653589793, -5.167712775459258, 2.550163383843518, -0.5992495081191455, 0.08202525367734036,
-              -0.006973138114908157)  # fmt: skip
-# (atanh(s) / s - 1 - z / 3) / z**2 in z = s**2 up to ((sqrt(2) - 1) / (sqrt(2) + 1))**2
-_ATANH = (0.20000000000000012, 0.1428571428566928, 0.11111111135538725, 0.09090904125803699, 0.07692787250229415,
-          0.06642983636945307, 0.06456748033401576)  # fmt: skip
 
 # the first 1408 bits of 1 / pi after the binary point
 _ONE_OVER_PI = int(
@@ -234,7 +199,7 @@ def _power_of_two(fraction: UOp, shifted: UOp, a: Arithmetic, lift: int | None =
     fraction's. Without `lift` they hold n + 2 * bias: two halves of 2**n do. Either rounds a denormal result once and
     overflows to infinity."""
     f = _FORMATS[fraction.dtype]
-    p = a.mad(a.polynomial(fraction, _EXP2[fraction.dtype]), fraction, 1.0)
+    p = a.mad(a.polynomial(fraction, coefficients.EXP2[fraction.dtype]), fraction, 1.0)
     bits = shifted.bitcast(f.unsigned)
     if lift is not None:
         return a.mul(a.mul(p, a.shl(bits, f.mantissa).bitcast(fraction.dtype)), 2.0**-lift)
@@ -262,11 +227,40 @@ def _split_exponent(x: UOp, a: Arithmetic) -> tuple[UOp, UOp]:
 def log2(x: UOp, a: Arithmetic) -> UOp:
     """log2(x) within 1.5 ulp; -inf at 0, NaN below it."""
     m, e = _split_exponent(x, a)
-    f = a.sub(m, 1.0)
-    high = float(x.const_like(LOG2E).arg)
-    low = _LOG2E_LOW if x.dtype is dtypes.float64 else LOG2E - high
-    tail = a.mul(f, a.mad(f, a.polynomial(f, _LOG2[x.dtype]), low))
-    out = a.add(a.mad(f, high, tail), e)
+    return _usual_log2(x, a.add(_log2_of_mantissa(a.sub(m, 1.0), a), e), a)
+
+
+def is_fit(u: UOp) -> bool:
+    """Whether `u` is log2(1 + x) of an x that is from 0 to 1: a polynomial alone (`log2_of_fraction`)."""
+    x = operand_of(u) if u.op is Ops.LOG2 else None
+    low, high = (-math.inf, math.inf) if x is None else limits(x)
+    return low >= 0.0 and high <= 1.0
+
+
+def log2_of_fraction(x: UOp, a: Arithmetic) -> UOp:
+    """log2(1 + x) for x from 0 to 1, within 2 ulp."""
+    return a.mul(a.polynomial(x, coefficients.LOG2_OF_FRACTION[x.dtype]), x)
+
+
+def log2_of_next(x: UOp, above: UOp, a: Arithmetic) -> UOp:
+    """log2(1 + x) of x and of `above`, its sum with 1, rounded: near 1 what is above 1, and the sign of a zero, are
+    not those of the sum. Within 2 ulp."""
+    m, e = _split_exponent(above, a)
+    near = a.equal(e, 0.0)
+    out = _log2_of_mantissa(a.where(near, x, a.sub(m, 1.0)), a)
+    return _usual_log2(above, a.where(near, out, a.add(out, e)), a)
+
+
+def _log2_of_mantissa(f: UOp, a: Arithmetic) -> UOp:
+    """log2(1 + f) for f from sqrt(1/2) - 1 to sqrt(2) - 1."""
+    high = float(f.const_like(LOG2E).arg)
+    low = _LOG2E_LOW if f.dtype is dtypes.float64 else LOG2E - high
+    tail = a.mul(f, a.mad(f, a.polynomial(f, coefficients.LOG2[f.dtype]), low))
+    return a.mad(f, high, tail)
+
+
+def _usual_log2(x: UOp, out: UOp, a: Arithmetic) -> UOp:
+    """`out`, the logarithm of a positive number, where x is one."""
     usual = a.both(a.less(0.0, x), a.less(x, math.inf))
     rest = a.where(a.less(x, 0.0), math.nan, a.where(a.equal(x, 0.0), -math.inf, x))
     return a.where(usual, out, rest)
@@ -304,7 +298,7 @@ def _sin_single(x: UOp, a: Arithmetic, ahead: float = 0.0) -> UOp:
     shifted = a.add(a.add(turns, ahead) if ahead else turns, magic)
     whole = a.sub(shifted, magic)
     f = a.mad(wide, parts[2], a.mad(wide, parts[1], a.sub(product, a.sub(whole, ahead) if ahead else whole)))
-    s = a.mul(f, a.polynomial(a.mul(f, f), _SIN_TURNS))
+    s = a.mul(f, a.polynomial(a.mul(f, f), coefficients.SIN_TURNS))
     return a.xor(s.bitcast(dtypes.uint64), a.shl(shifted.bitcast(dtypes.uint64), 63)).bitcast(s.dtype).cast(x.dtype)
 
 
@@ -327,7 +321,7 @@ def _sin_double(x: UOp, a: Arithmetic) -> UOp:
     reduced, flip = _reduce_double(size, a)
     r = a.where(small, size.bitcast(x.dtype), reduced)
     z = a.mul(r, r)
-    s = a.mad(a.mul(r, z), a.polynomial(z, _SIN), r)
+    s = a.mad(a.mul(r, z), a.polynomial(z, coefficients.SIN), r)
     flip = a.xor(a.where(small, size.const_like(0), flip), sign)
     out = a.xor(s.bitcast(f.unsigned), flip).bitcast(x.dtype)
     return a.where(a.less(size, 2047 << 52), out, math.nan)
@@ -341,7 +335,7 @@ def _cos_double(x: UOp, a: Arithmetic) -> UOp:
     near = a.add(a.sub(math.pi / 2, size.bitcast(x.dtype)), 6.123233995736766e-17)
     r = a.where(small, near, reduced)
     z = a.mul(r, r)
-    s = a.mad(a.mul(r, z), a.polynomial(z, _SIN), r)
+    s = a.mad(a.mul(r, z), a.polynomial(z, coefficients.SIN), r)
     out = a.xor(s.bitcast(dtypes.uint64), a.where(small, size.const_like(0), flip)).bitcast(x.dtype)
     return a.where(a.less(size, 2047 << 52), out, math.nan)
 
@@ -450,11 +444,11 @@ def _power_single(x: UOp, y: UOp, a: Arithmetic) -> UOp:
     m = a.add(a.both(t, mask), half).bitcast(x.dtype)
     e = a.sub(a.either(a.shr(t, 52), _bits_of(2.0**52, x.dtype)).bitcast(x.dtype), 2.0**52 + 1023)
     f = a.sub(m, 1.0)
-    log2 = a.mad(f, a.mad(f, a.polynomial(f, _LOG2_OF_POWER), LOG2E), e)
+    log2 = a.mad(f, a.mad(f, a.polynomial(f, coefficients.LOG2_OF_POWER), LOG2E), e)
     p = _clamp(a.mul(y, log2), -400.0, 400.0, a)
     shifted = a.add(p, 1.5 * 2.0**52)
     fraction = a.sub(p, a.sub(shifted, 1.5 * 2.0**52))
-    out = a.mad(a.polynomial(fraction, _EXP2_OF_POWER), fraction, 1.0)
+    out = a.mad(a.polynomial(fraction, coefficients.EXP2_OF_POWER), fraction, 1.0)
     return a.add(out.bitcast(dtypes.uint64), a.shl(shifted.bitcast(dtypes.uint64), 52)).bitcast(x.dtype)
 
 
@@ -469,7 +463,7 @@ def _power_double(x: UOp, y: UOp, a: Arithmetic) -> UOp:
     s_low = a.mul(rest, inverse)
     z = a.mul(s, s)
     z_low = a.mad(a.mul(s, 2.0), s_low, a.product_error(s, s, z))
-    t = a.mul(z, a.polynomial(z, _ATANH))
+    t = a.mul(z, a.polynomial(z, coefficients.ATANH))
     third, third_low = 0.3333333333333333, 1.850371707708594e-17
     u = a.add(t, third)
     u_low = a.add(a.add(a.sub(third, u), t), third_low)

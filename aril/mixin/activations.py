@@ -116,7 +116,7 @@ class ActivationMixin(MathMixin):
 
     def _softplus_tail(self) -> Self:
         """log(1 + exp(-|x|)), with the derivative 1/2 at 0: the one that the maximum of x and 0 leaves out there."""
-        return (self > 0).where(self.neg(), self).exp()._log1p_unit()
+        return (self > 0).where(self.neg(), self).exp().log1p()
 
     @in_wide_float
     def mish(self) -> Self:

@@ -376,7 +376,14 @@ _BOOL: dict[Ops, Callable[..., Array]] = {
 }
 
 
+_COMPOSED: dict[Ops, Callable[..., Array]] = {
+    Ops.EXP2: np.exp,
+    Ops.SIN: np.cos,
+    Ops.LOG2: lambda x: np.log1p(x) / np.log(x.dtype.type(2)),
+}
+
+
 def composed(op: Ops, x: Array, dtype: DType) -> Array:
-    """e**x or cos(x), for the EXP2 or SIN that stands for it (`aril/uop/composed.py`)."""
-    out = _wider(np.exp if op is Ops.EXP2 else np.cos)(x)
+    """e**x, cos(x) or log2(1 + x), for the EXP2, SIN or LOG2 that stands for it (`aril/uop/composed.py`)."""
+    out = _wider(_COMPOSED[op])(x)
     return round_to(out, dtype) if dtype not in _NATIVE else out.astype(register_type(dtype))

@@ -1,4 +1,5 @@
-"""Functions that two nodes stand for: e to the x as EXP2(x * log2(e)), cos(x) as SIN(x + pi / 2).
+"""Functions that two nodes stand for: e to the x as EXP2(x * log2(e)), cos(x) as SIN(x + pi / 2), log2(1 + x) as
+LOG2(x + 1).
 
 In: a node. Out: the x of such a pair, or None. The constant stands for the exact number: neither the product nor the
 sum is rounded on the way.
@@ -13,11 +14,11 @@ from aril.ops import Ops
 from aril.uop.node import UOp
 
 LOG2E = 1.4426950408889634
-_PAIRS = {Ops.EXP2: (Ops.MUL, LOG2E), Ops.SIN: (Ops.ADD, math.pi / 2)}
+_PAIRS = {Ops.EXP2: (Ops.MUL, LOG2E), Ops.SIN: (Ops.ADD, math.pi / 2), Ops.LOG2: (Ops.ADD, 1.0)}
 
 
 def operand_of(u: UOp) -> UOp | None:
-    """x where `u` is e**x or cos(x)."""
+    """x where `u` is e**x, cos(x) or log2(1 + x)."""
     inner, number = _PAIRS.get(u.op, (None, 0.0))
     if inner is not None and u.src[0].op is inner:
         for x, c in (u.src[0].src, u.src[0].src[::-1]):
@@ -27,6 +28,6 @@ def operand_of(u: UOp) -> UOp | None:
 
 
 def composed(op: Ops, x: UOp) -> UOp:
-    """e**x (EXP2) or cos(x) (SIN)."""
+    """e**x (EXP2), cos(x) (SIN) or log2(1 + x) (LOG2)."""
     inner, number = _PAIRS[op]
     return UOp(op, (UOp(inner, (x, x.const_like(number))),))

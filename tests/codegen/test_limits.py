@@ -104,3 +104,32 @@ def test_an_exponential_within_limits_takes_fewer_operations_and_is_as_exact(dty
     (v,) = loads(dtype, 1)
     plain = count(tr.exp(v, A))
     assert count(tr.exp(form(v), A)) - count(form(v)) <= plain - 6
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=lambda d: d.name)
+def test_limits_hold_where_a_sum_is_rounded_past_them(dtype):
+    """Exactly min(x, big) + 513 - 480 - big is at most 33; rounded it may be `step`, an ulp of the large number."""
+    big, step = (1e10, 1024.0) if dtype is dtypes.float32 else (2.0**63, 2048.0)
+    half = step / 2 + 1
+
+    def form(x):
+        return A.sub(A.sub(A.add(A.where(A.less(x, big), x, big), half), half - 33.0), big)
+
+    x = np.full(N, 2 * big, FLOATS[dtype])
+    got = values(form, dtype, x)
+    assert np.all(got == step) and limits(form(loads(dtype, 1)[0]))[1] >= step
+    assert np.all(values(lambda x: tr.exp2(form(x), A), dtype, x) == math.inf)
+
+
+def test_an_exponential_of_what_is_not_positive_is_at_most_1():
+    (x,) = loads(dtypes.float32, 1)
+    small = UOp(Ops.EXP2, (A.mul(magnitude(x), -tr.LOG2E),))
+    assert limits(small) == (0.0, 1.0)
+
+
+def test_the_logarithm_of_1_and_a_fraction_is_a_polynomial_alone():
+    """softplus: four vectors stand side by side, as for an exponential; others have more constants."""
+    x, y = loads(dtypes.float32)
+    small = UOp(Ops.EXP2, (A.mul(magnitude(x), -tr.LOG2E),))
+    assert tr.is_fit(UOp(Ops.LOG2, (A.add(small, 1.0),)))
+    assert not tr.is_fit(UOp(Ops.LOG2, (A.add(y, 1.0),))) and not tr.is_fit(UOp(Ops.LOG2, (small,)))

@@ -207,6 +207,25 @@ def test_second_derivatives_at_and_near_zero(f, want):
     np.testing.assert_allclose(second.numpy(), want(x), rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("dtype, rtol", [(np.float32, 6e-7), (np.float64, 2e-15)])
+def test_three_derivatives_of_log1p_are_exact(dtype, rtol):
+    x = np.linspace(-0.9, 2.0, 301).astype(dtype)
+    wide = 1 + x.astype(np.float64)
+    t = Tensor(x)
+    slope = t.log1p()
+    for want in (1 / wide, -1 / wide**2, 2 / wide**3):
+        (slope,) = slope.sum().gradient(t)
+        np.testing.assert_allclose(slope.numpy(), want, rtol=rtol)
+
+
+@pytest.mark.parametrize("dtype, rtol", [(np.float32, 4e-7), (np.float64, 1e-15)])
+def test_the_slope_of_softplus_is_the_sigmoid(dtype, rtol):
+    x = np.linspace(-40, 40, 1001).astype(dtype)
+    t = Tensor(x)
+    (slope,) = t.softplus().sum().gradient(t)
+    np.testing.assert_allclose(slope.numpy(), special.expit(x.astype(np.float64)), rtol=rtol)
+
+
 def test_a_logarithm_that_is_not_chosen_leaves_the_gradient_alone():
     x = Tensor([2.0, -3.0])
     (slope,) = (x > 0).where(x.log1p(), x).sum().gradient(x)
