@@ -91,20 +91,7 @@ def realize_uops(uops: list[UOp], devices: list[str | None] | None = None, compu
     Runs.count += 1
     local.written += normal.effects
     nodes: dict[UOp, UOp] = {}
-    # What was written goes on under a new node over the same memory: nodes over the old one that hold a computed value
-    # (`x * 2`, still alive) are never found for the new contents.
-    fresh: dict[UOp, UOp] = {}
-    new: set[UOp] = set()
-    for effect in normal.effects:
-        if effect.storage is None:
-            view = _resolve(effect.src[0])
-            for memory in memory_of(view):
-                if memory not in fresh and memory not in new:
-                    fresh[memory] = alias(memory)
-                    new.add(fresh[memory])
-            effect.storage = view.substitute(fresh)
-    for memory in fresh:
-        forget_values(memory)
+    fresh = _renewed(normal.effects)
     values = {}
     for root, result in zip(roots, steps.results, strict=True):
         view = _restore(result, normal.buffers, made, steps, nodes)
@@ -120,6 +107,24 @@ def realize_uops(uops: list[UOp], devices: list[str | None] | None = None, compu
             for b in own:
                 b.came_from = [*getattr(b, "came_from", ()), weakref.ref(root)]
     return [values[u] if u in values else realized_view(u) for u in out]
+
+
+def _renewed(effects: list[UOp]) -> dict[UOp, UOp]:
+    """Memory that has been written, each with a new node over it, on which the views of `effects` go on: nodes over the
+    old one that hold a computed value (`x * 2`, still alive) are never found for the new contents."""
+    fresh: dict[UOp, UOp] = {}
+    new: set[UOp] = set()
+    for effect in effects:
+        if effect.storage is None:
+            view = _resolve(effect.src[0])
+            for memory in memory_of(view):
+                if memory not in fresh and memory not in new:
+                    fresh[memory] = alias(memory)
+                    new.add(fresh[memory])
+            effect.storage = view.substitute(fresh)
+    for memory in fresh:
+        forget_values(memory)
+    return fresh
 
 
 def forget_values(memory: UOp) -> None:

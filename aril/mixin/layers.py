@@ -288,28 +288,26 @@ class LayersMixin(OrderMixin):
         k, v = key, value
         shapes = f"query {self.shape}, key {key.shape}, value {value.shape}"
         if min(self.ndim, k.ndim, v.ndim) < 2 or not same(self.shape[-1], k.shape[-1]):
-            raise ValueError(f"scaled_dot_product_attention: {shapes}: the last axes of query and key must agree")
+            raise ValueError(f"{what}: {shapes}: the last axes of query and key must agree")
         if not same(k.shape[-2], v.shape[-2]):
-            raise ValueError(f"scaled_dot_product_attention: {shapes}: key and value must be of one length (axis -2)")
+            raise ValueError(f"{what}: {shapes}: key and value must be of one length (axis -2)")
         if enable_gqa:
-            if min(self.ndim, k.ndim, v.ndim) < 3 or any(
-                not t.shape[-3] or self.shape[-3] % t.shape[-3] for t in (k, v)
-            ):
+            grouped = min(self.ndim, k.ndim, v.ndim) >= 3 and all(t.shape[-3] for t in (k, v))
+            if not grouped or any(self.shape[-3] % t.shape[-3] for t in (k, v)):
                 raise ValueError(
-                    f"scaled_dot_product_attention: {shapes}: with enable_gqa the heads (axis -3) of the query must be "
-                    "a multiple of those of key and value"
+                    f"{what}: {shapes}: with enable_gqa the heads (axis -3) of the query must be a multiple of those "
+                    "of key and value"
                 )
-            k = k.repeat_interleave(self.shape[-3] // k.shape[-3], -3)
-            v = v.repeat_interleave(self.shape[-3] // v.shape[-3], -3)
+            k, v = (t.repeat_interleave(self.shape[-3] // t.shape[-3], -3) for t in (k, v))
         q, v = self._floating(), v._floating()
         scores = q._wide().dot(k._wide().transpose(-2, -1))
         if scale is None:
-            scale = 1.0 / math.sqrt(self._known_length(self.ndim - 1, "scaled_dot_product_attention without scale"))
+            scale = 1.0 / math.sqrt(self._known_length(self.ndim - 1, f"{what} without scale"))
         scores = scores * scale
         seen: Self | None = None
         if is_causal:
             if attn_mask is not None:
-                raise ValueError("scaled_dot_product_attention: give attn_mask or is_causal, not both")
+                raise ValueError(f"{what}: give attn_mask or is_causal, not both")
             rows, columns = scores.shape[-2], scores.shape[-1]
             seen = self._iota(rows)._reshape((rows, 1)) >= self._iota(columns)._reshape((1, columns))
         elif attn_mask is not None and attn_mask.dtype.kind == "b":
