@@ -199,7 +199,7 @@ def _choose(plan: Plan, nest: Nest, reduction: UOp, loads: list[Access]) -> Tile
     width = max(2, plan.renderer.vector_bytes // nest.itemsize)
     best: Tile | None = None
     for tile in sorted(_candidates(plan, nest, reduction, width), key=lambda t: -t.accumulators):
-        if best is not None and least_cost(tile, own) >= best.cost:
+        if best is not None and least_cost(plan, tile, own) >= best.cost:
             continue
         scored = score(plan, nest, reduction, operands, ends, tile)
         if scored is not None and (best is None or scored.cost < best.cost * 0.999):

@@ -26,8 +26,12 @@ _GATE = 3.0  # cycles of the conditions of a vector's load
 _BRANCH = 1.0  # cycles of the conditions of a number: they are predicted, but take instructions
 _MASK = 0.5  # of lanes that are left out
 _CROWD = 1.5  # cycles that lines cost which the first-level cache has no room for beside a panel
+_COPY, _TURN, _TURN_WIDE = 0.3, 0.5, 0.6  # cycles a number to fill a panel by rows, or transposed in registers
 _REFILL = 0.6  # cycles a number to fill a panel again
 _FETCH = 24.0  # cycles for a line whose neighbours in time lie in other pages
+_WHOLE = 32  # bytes of the vectors that two units of multiply-adds take whole; Zen 4 takes wider ones in halves
+# behind multiply-adds in halves: cycles of a load of a vector, of a number, and the share of what loads cost beyond one
+_WIDE, _NARROW, _BEYOND = 0.3, 0.05, 0.5
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,15 +94,24 @@ class Operand:
         return loop in self.access.loops
 
 
-def least_cost(tile: Tile, own: frozenset[UOp]) -> float:
+def least_cost(plan: Plan, tile: Tile, own: frozenset[UOp]) -> float:
     """What `score` cannot go below."""
-    cost = max(tile.accumulators / 2, 4.8) / (tile.accumulators * tile.lanes)
+    cost = max(_multiply_adds(plan, tile), 4.8) / (tile.accumulators * tile.lanes)
     if tile.lane not in own:
         block = tile.lanes * tile.vectors
         cost *= _waste(tile.lane, block)
     for r, f in tile.rows:
         cost *= _waste(r, f)
     return cost
+
+
+def _multiply_adds(plan: Plan, tile: Tile) -> float:
+    """Cycles of a step's multiply-adds: two vectors a cycle, or one of those that are taken in halves."""
+    return tile.accumulators / (1 if _is_halved(plan) else 2)
+
+
+def _is_halved(plan: Plan) -> bool:
+    return plan.renderer.vector_bytes > _WHOLE
 
 
 def _waste(loop: UOp, factor: int) -> float:
@@ -132,7 +145,7 @@ class _Step:
         self.masked = self.across and length(tile.lane) % tile.lanes > 0 and masks_rest(plan, tile.lane)
         self.depth = prod([length(r) for r in own])
         self.loads = self.staging = self.traffic = 0.0
-        self.kept = 0
+        self.kept = self.wide = self.numbers = 0
         self.staged: list[int] = []
         self.blocked: tuple[tuple[UOp, int], ...] = ()
         self.strip: tuple[int, UOp, int] | None = None
@@ -145,12 +158,14 @@ class _Step:
         if not x.uses(self.tile.lane):
             return self._add_numbers(x, count)
         count *= self.tile.vectors
+        self.wide += count
         self.kept += self.tile.vectors if count < self.accumulators else 0
         return self._add_along(x, count) if self.across else self._add_vectors(x, count)
 
     def _add_numbers(self, x: Operand, count: int) -> bool:
         """An operand that stands still along the lanes: numbers that are broadcast, from a strip of rows if need be."""
         tile, own = self.tile, self.own
+        self.numbers += count
         self.loads += count * (_broadcast_cost(x, tile) + (_BRANCH if x.access.gated else 0.0))
         scattered = _is_scattered(x, own)
         tiles = _strip_tiles(self.plan, self.nest, x, own, tile) if self.strip is None else None
@@ -209,7 +224,8 @@ class _Step:
         again = max(1.0, chunks_each(self.plan) / max(1.0, panels)) if panel else 1.0
         uses = max(1.0, self._turns(x, moved=False) / self.rows / again)
         uses = uses if self.strip is None else min(uses, self.strip[2])
-        price = packed * (0.3 if contiguous else 0.5) * tile.lanes * x.itemsize / 4 / (self.depth * uses)
+        each = _COPY if contiguous else _TURN_WIDE if _is_halved(self.plan) else _TURN
+        price = packed * each * tile.lanes * x.itemsize / 4 / (self.depth * uses)
         inner = self.depth / prod([length(r) / inside for r, inside in panel])
         return price + (2.5 * self.accumulators / inner if panel else 0.0)
 
@@ -224,8 +240,13 @@ class _Step:
         """The tile with its cost: that of steps, then of the end of each tile, times what is done in vain."""
         tile, accumulators = self.tile, self.accumulators
         loads = self.loads
-        cycles = max(accumulators / 2, loads / 2, (accumulators + loads + 2) / 4, 4.8, self.traffic) + self.staging
+        cycles = max(_multiply_adds(self.plan, tile), loads / 2, (accumulators + loads + 2) / 4, 4.8, self.traffic)
+        cycles += self.staging
+        if _is_halved(self.plan):
+            cycles += _WIDE * self.wide + _NARROW * self.numbers + _BEYOND * (loads - self.wide - self.numbers)
         end = 15.0 + accumulators + sum(_end_cost(a, tile, accumulators, self.across) for a in ends)
+        if _is_halved(self.plan):
+            end += self.rows * len(ends)  # a row's vectors lie across one line more
         n = length(tile.lane)
         if self.across:
             waste = _rest(n, tile.lanes, self.masked) * tile.lanes / n

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import re
+from math import prod
 
 import numpy as np
 import pytest
 
 from aril.codegen import compile_kernel
+from aril.codegen.accumulate import separate
 from aril.codegen.analysis import nest_of, reduce_loops_of
+from aril.codegen.heuristics import choose
 from aril.codegen.panels import Block
+from aril.codegen.plan import Plan
 from aril.codegen.steps import Split, Vectorize, adds_zeros, loops_of
 from aril.codegen.windows import Window, sliding
+from aril.ops import Ops
 from aril.renderer.llvm import LLVMRenderer
 from aril.runtime.llvm import compile_ir_to_asm
+from aril.uop.args import AxisType
 from tests.codegen import build as b
 from tests.codegen.run import TARGETS, renderer, run_all, run_native
 from tests.codegen.test_linearize import AVX2, AVX512, HostTarget, innermost
@@ -172,3 +178,21 @@ def test_loads_with_conditions_are_masked_again_only_where_asked() -> None:
     padded, plain = b.padded_depthwise(2, 3, 20, 7).sink, b.conv_weight(2, 3, 4, 9, 3).sink
     assert adds_zeros(padded, loops_of(padded)[(5,)]) and not adds_zeros(padded, loops_of(padded)[(5,)], gated=False)
     assert adds_zeros(plain, loops_of(plain)[(6,)], gated=False)
+
+
+@pytest.mark.parametrize(("channels", "outputs", "size"), [(256, 1024, 14), (64, 256, 14), (512, 2048, 7)])
+def test_tiles_of_wide_vectors_waste_few_lanes(channels: int, outputs: int, size: int) -> None:
+    """Pictures of 196 or 49 numbers fill vectors of 16 badly: what is multiplied in vain costs more than loads do."""
+    plan = Plan(separate(b.conv(2, channels, outputs, size, 1).sink), renderer("wide"))
+    choose(plan)
+    reduction = next(u for u in plan.sink.toposort() if u.op is Ops.REDUCE)
+    inside = [r for r in reduction.ranges if r.arg.kind in (AxisType.UPCAST, AxisType.VECTOR)]
+    tiles = [prod([int(r.src[0].arg) for r in inside if r.arg.id[0] == i]) for i in range(3)]
+    waste = [-(-n // f) * f / n for n, f in zip((2, outputs, size * size), tiles, strict=True)]
+    assert prod(waste) < 1.1
+
+
+def test_wide_lanes_of_a_product_lie_over_the_result_where_their_panel_serves_many_rows() -> None:
+    """Lanes along the sum load a vector for each row and column: a quarter slower for 115x373x847, a @ b.T."""
+    program = compile_kernel(b.matmul(115, 847, 373, "nt").sink, renderer("wide"))
+    assert {s.id[0] for s in program.applied if isinstance(s, Vectorize)} == {1}
