@@ -13,6 +13,7 @@ from math import prod
 
 from aril.codegen.analysis import Access, Nest, is_constant, length, reduce_loops_of
 from aril.codegen.chunks import CHUNKS, chunk_output
+from aril.codegen.groups import groups_apart
 from aril.codegen.panels import Block
 from aril.codegen.plan import Plan
 from aril.codegen.steps import Id, Split, Unroll, Upcast, Vectorize
@@ -51,9 +52,11 @@ class Columns:
 def plan_columns(plan: Plan, index: int, nanoseconds: float, shared: bool) -> bool:
     """Take the steps where nest `index` is such a sum, about so long; else False, with nothing done. Loops become the
     launch index where they may (`shared`)."""
-    nest = plan.nest(index)
+    start = plan.mark()
+    nest = groups_apart(plan, index)  # the channels of a group are weights of its rows
     found = _columns(plan, nest)
     if found is None:
+        plan.undo(start)
         return False
     lane = found.lane.arg.id
     if shared:

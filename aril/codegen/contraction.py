@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from aril.codegen.analysis import Access, Nest, is_constant, length, reduce_loops_of
+from aril.codegen.groups import groups_apart
 from aril.codegen.pairs import narrow_factors, pair_lanes, pair_loop, steps_of
 from aril.codegen.plan import Plan
 from aril.codegen.steps import Reorder, Split, Unroll, operands_of
@@ -25,10 +26,10 @@ _LEAST_WORK = 2048  # multiply-adds below which a tile does not pay for its code
 _LEAST_LANES = 4  # turns of a loop that lanes are worth
 
 
-def plan_contraction(plan: Plan, nest: Nest) -> bool:
+def plan_contraction(plan: Plan) -> bool:
     """Take the steps of a good register tile; False, with nothing done, where the nest is no contraction worth one."""
     start = plan.mark()
-    nest = _groups_apart(plan, nest)
+    nest = groups_apart(plan, 0)
     nest = _deepest_last(plan, nest)
     found = _best(plan, nest)
     for way, gain in ((_in_pairs, 2.0), (_in_windows, 1.0)):
@@ -53,9 +54,9 @@ def _best(plan: Plan, nest: Nest) -> tuple[UOp, Tile] | None:
     return None if body is None or tile is None else (body[0], tile)
 
 
-def plan_tile(plan: Plan, nest: Nest, rank: int) -> bool:
+def plan_tile(plan: Plan, rank: int) -> bool:
     """As `plan_contraction`, with the tile at place `rank` of the estimate's order (0: the best), for searches."""
-    nest = _groups_apart(plan, nest)
+    nest = groups_apart(plan, 0)
     nest = _deepest_last(plan, nest)
     nest = _in_pairs(plan, nest) or nest
     body = _body(nest)
@@ -95,27 +96,6 @@ def _body(nest: Nest, most: int = 1) -> tuple[UOp, list[Access]] | None:
     if nest.turns(frozenset(wide) | own) < _LEAST_WORK:
         return None
     return reduction, loads
-
-
-def _groups_apart(plan: Plan, nest: Nest) -> Nest:
-    """The nest with a loop over all channels of groups, or over pixels of which so many come from one, as two: within a
-    group an operand stays the same, or moves by one number.
-
-    before: for o of 64: x[o // 16, c] * w[o, c]
-    after:  for g of 4, for p of 16: x[g, c] * w[16 * g + p, c]
-    """
-    if len(nest.reduces) != 1:
-        return nest
-    asked: dict[UOp, set[int]] = {}
-    for a in nest.accesses:
-        for atom in a.form.terms:
-            if atom.op is Ops.FLOORDIV and atom.src[0] in nest.loops and atom.src[1].op is Ops.CONST:
-                asked.setdefault(atom.src[0], set()).add(int(atom.src[1].arg))
-    apart = {r: by.pop() for r, by in asked.items() if len(by) == 1 and is_constant(r)}
-    apart = {r: by for r, by in apart.items() if 1 < by < length(r) and length(r) % by == 0}
-    for r, by in apart.items():
-        plan.do(Split(r.arg.id, by, "exact"), "a group is taken at a time")
-    return plan.nest(0) if apart else nest
 
 
 def _deepest_last(plan: Plan, nest: Nest) -> Nest:

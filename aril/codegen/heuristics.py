@@ -90,7 +90,7 @@ def _choose_all(plan: Plan) -> None:
         nest = plan.nest(i)
         if not _is_plain(nest) or plan_columns(plan, i, estimate_ns(nest, None), shared=free):
             continue
-        if count > 1 or not plan_contraction(plan, nest):
+        if count > 1 or not plan_contraction(plan):
             _plan_generic(plan, i, shared=free)
 
 

@@ -276,7 +276,7 @@ def tile_lists(sink: UOp, renderer: Any, most: int) -> Iterator[StepList]:
         plan = Plan(sink, renderer)
         try:
             heuristics.merge_loops(plan)
-            if len(plan.sink.src) != 1 or not contraction.plan_tile(plan, plan.nest(0), rank):
+            if len(plan.sink.src) != 1 or not contraction.plan_tile(plan, rank):
                 return
         except StepError:
             continue

@@ -10,16 +10,18 @@ import pytest
 
 from aril.codegen import compile_kernel
 from aril.codegen.accumulate import separate
+from aril.codegen.affine import add, mul
 from aril.codegen.analysis import nest_of, reduce_loops_of
 from aril.codegen.heuristics import choose
 from aril.codegen.panels import Block
 from aril.codegen.plan import Plan
-from aril.codegen.steps import Split, Vectorize, adds_zeros, loops_of
+from aril.codegen.steps import Split, Upcast, Vectorize, adds_zeros, loops_of
 from aril.codegen.windows import Window, sliding
 from aril.ops import Ops
 from aril.renderer.llvm import LLVMRenderer
 from aril.runtime.llvm import compile_ir_to_asm
 from aril.uop.args import AxisType
+from aril.uop.node import UOp
 from tests.codegen import build as b
 from tests.codegen.run import TARGETS, renderer, run_all, run_native
 from tests.codegen.test_linearize import AVX2, AVX512, HostTarget, innermost
@@ -196,3 +198,34 @@ def test_wide_lanes_of_a_product_lie_over_the_result_where_their_panel_serves_ma
     """Lanes along the sum load a vector for each row and column: a quarter slower for 115x373x847, a @ b.T."""
     program = compile_kernel(b.matmul(115, 847, 373, "nt").sink, renderer("wide"))
     assert {s.id[0] for s in program.applied if isinstance(s, Vectorize)} == {1}
+
+
+def _channels_of_groups(n: int, groups: int, per: int, outputs: int, pixels: int) -> b.Kernel:
+    """The gradient of a grouped 1x1 convolution for its image: `per` channels sum over all outputs of their group."""
+    build = b.Build()
+    g, w = build.array(n, groups * outputs, pixels), build.array(groups * outputs, per)
+    shape = (n, groups * per, pixels)
+    i, c, z = build.loops(*shape)
+    o = build.loop(outputs, AxisType.REDUCE)
+    of = add(mul(UOp(Ops.FLOORDIV, (c, b.num(per))), outputs), o)
+    value = b.alu(Ops.MUL, b.load(1, g.shape, i, of, z), b.load(2, w.shape, of, UOp(Ops.FLOORMOD, (c, b.num(per)))))
+
+    def expected() -> list[np.ndarray]:
+        apart = g.astype(float).reshape(n, groups, outputs, pixels)
+        weights = w.astype(float).reshape(groups, outputs, per)
+        return [np.einsum("ngoz,gop->ngpz", apart, weights).reshape(shape)]
+
+    stored = b.store(0, shape, [i, c, z], b.reduce(Ops.ADD, value, o))
+    return b.Kernel(b.sink(stored), [(0, np.zeros(shape, np.float32))], [g, w], expected)
+
+
+@pytest.mark.parametrize(("per", "blocked"), [(4, True), (9, False)])
+def test_what_a_group_sums_over_is_read_once_for_its_channels(per: int, blocked: bool) -> None:
+    """Few channels are weights of rows, more a register tile: copies of a multiply-add in either. They were as many
+    sums over rows in the order of memory, each of which read all of it."""
+    kernel = _channels_of_groups(2, 3, per, 40, 96)
+    applied = compile_kernel(kernel.sink, renderer("small caches")).applied
+    assert Split((1,), per, "exact") in applied
+    assert any(isinstance(s, Upcast) and s.id[:2] == (1, 1) for s in applied)
+    assert any(isinstance(s, Block) for s in applied) == blocked
+    run_all(kernel, "small caches", interpret=False)
