@@ -11,6 +11,7 @@ from typing import Any
 
 from aril.codegen.accumulate import accumulate, separate
 from aril.codegen.bypass import bypass_caches
+from aril.codegen.cascade import cascade
 from aril.codegen.expand import expand
 from aril.codegen.heuristics import optimise
 from aril.codegen.launch import launch
@@ -43,6 +44,7 @@ def passes(renderer: Renderer) -> tuple[tuple[str, Pass], ...]:
         ("optimise", lambda sink: optimise(sink, renderer)),
         ("separate copies", separate),
         ("single turns", copy_single_turns),
+        ("cascade", cascade),
         ("launch index", launch),
         ("whole vectors", whole_vectors),
         ("expand", lambda sink: expand(sink, pair_lanes(renderer))),

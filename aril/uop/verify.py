@@ -366,11 +366,16 @@ _KERNEL = [
     ),
     _rule(
         Ops.RANGE,
-        "does not end at a value of the loops that reductions close",
-        lambda u: all(r.arg.kind in (AxisType.GLOBAL, AxisType.LOOP) for r in u.src[0].ranges),
+        "does not end at a value of lanes or copies",
+        lambda u: all(r.arg.kind in (AxisType.GLOBAL, AxisType.LOOP, AxisType.REDUCE) for r in u.src[0].ranges),
     ),
     _rule(Ops.LOAD, "has an alternative where its index may be invalid", _gated_load),
     _rule(Ops.REDUCE, "has arg (operation, ()), for a TUPLE (name, ()), and RANGEs after its operands", _kernel_reduce),
+    _rule(
+        Ops.REDUCE,
+        "closes no loop that ends at a value of another it closes",
+        lambda u: not any(r in u.src[1:] for s in u.src[1:] if s.op is Ops.RANGE for r in s.src[0].ranges),
+    ),
     _rule(Ops.END, "closes RANGEs (and may end with a bool condition)", _closes_ranges),
     _rule(Ops.SINK, "gathers effects", lambda u: all(s.op in _EFFECTS for s in u.src)),
     _rule(Ops.SINK, "carries a KernelInfo", lambda u: u.arg is None or isinstance(u.arg, KernelInfo)),
