@@ -254,12 +254,12 @@ class ReduceMixin(ArrangementMixin):
         x = self._pad((*none[:d], (0, more), *none[d + 1 :]), identity) if more else self
         inner = x._reshape((*lead, blocks, _SCAN_BLOCK, *trail))
         within = inner._scan_blocks(op, d + 1, _SCAN_BLOCK, identity)
-        # What lies before each block: the running totals, one block later. Nothing asks for that of the last block,
-        # which may be short: so no total is made under conditions.
-        whole = self._first(d, (blocks - 1) * _SCAN_BLOCK)._reshape((*lead, blocks - 1, _SCAN_BLOCK, *trail))
-        totals = whole._reduce(op, (d + 1,))._reshape((*lead, blocks - 1, *trail))
-        totals = totals._scan_blocks(op, d, blocks - 1, identity)
-        before = totals._pad((*none[:d], (1, 0), *none[d + 1 :]), identity)
+        # What lies before each block: the running totals, one block later. Nothing asks for that of the last block:
+        # where it is short it has no total, which would be made under conditions; else all of it is read evenly.
+        full = n // _SCAN_BLOCK
+        whole = self._first(d, full * _SCAN_BLOCK)._reshape((*lead, full, _SCAN_BLOCK, *trail))
+        totals = whole._reduce(op, (d + 1,))._reshape((*lead, full, *trail))._scan_blocks(op, d, full, identity)
+        before = totals._pad((*none[:d], (1, 0), *none[d + 1 :]), identity)._first(d, blocks)
         before = before._reshape((*lead, blocks, 1, *trail))._expand(inner.shape)
         out = within._alu(op, before)._reshape(x.shape)
         return out._first(d, n) if more else out

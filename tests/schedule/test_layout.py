@@ -121,6 +121,13 @@ def test_totals_of_blocks_ask_no_conditions() -> None:
     assert not any(u.op is Ops.CMPLT for u in program.linear.src)
 
 
+def test_totals_of_blocks_that_fill_the_axis_read_all_of_it() -> None:
+    """No part of 112 blocks is cut off 113, whose rows vectors fill to the end."""
+    totals = scheduled(put(draw(1304, 904)).transpose(0, 1).cumsum(0)).items[0]
+    program = compile_kernel(lower(totals.kernel), renderer("avx2"))
+    assert 113 * 1304 in [u.arg.size for u in program.linear.src if u.op is Ops.PARAM]
+
+
 def test_replays_give_results_in_the_order_of_their_operands() -> None:
     f = jit(lambda x: (x.T.exp(), x.T * 2))
     for _ in range(4):
