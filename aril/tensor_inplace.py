@@ -6,7 +6,7 @@ from typing import Any
 
 from aril.config import GRAD
 from aril.dtype import strong
-from aril.engine.lock import note_assignment
+from aril.engine.lock import locked, note_assignment
 from aril.mixin.base import broadcast_shape
 from aril.ops import OpGroup, Ops
 from aril.schedule.shard import is_sharded_storage
@@ -89,6 +89,7 @@ class InPlaceMixin:
             return self.assign(value)
         return self.replace(value)
 
+    @locked  # another thread that computes what is pending meanwhile would leave this tensor behind
     def assign(self: Any, x: Any) -> Any:
         """Write `x` (broadcast to this shape, of this dtype) into this tensor's storage, when it is realized;
         returns it.
