@@ -15,6 +15,7 @@ from aril.ops import OpGroup, Ops
 from aril.schedule.pairs import pair_positions
 from aril.schedule.picks import pick_by_position
 from aril.uop import AxisType, KernelInfo, UOp, sint
+from aril.uop.composed import of_constant, operand_of
 from aril.uop.shape import movement_arg
 from aril.uop.symbolic import simplify
 
@@ -266,7 +267,9 @@ class Lowering:
         u, index, gate = request
         op = u.op
         if op in OpGroup.ELEMENTWISE:
-            return simplify(u.with_src(tuple(src)))
+            x = operand_of(u)
+            x = None if x is None else self.done.get((x, index if x.shape else (), gate))
+            return of_constant(op, x) if x is not None and x.op is Ops.CONST else simplify(u.with_src(tuple(src)))
         if op is Ops.PAD:
             if plan is None:
                 return src[0]

@@ -8,6 +8,7 @@ sum is rounded on the way.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from aril.dtype import wrap
 from aril.ops import Ops
@@ -15,6 +16,12 @@ from aril.uop.node import UOp
 
 LOG2E = 1.4426950408889634
 _PAIRS = {Ops.EXP2: (Ops.MUL, LOG2E), Ops.SIN: (Ops.ADD, math.pi / 2), Ops.LOG2: (Ops.ADD, 1.0)}
+
+_EXACT: dict[Ops, Callable[[float], float]] = {
+    Ops.EXP2: math.exp,
+    Ops.SIN: math.cos,
+    Ops.LOG2: lambda x: math.log1p(x) / math.log(2),
+}
 
 
 def operand_of(u: UOp) -> UOp | None:
@@ -25,6 +32,17 @@ def operand_of(u: UOp) -> UOp | None:
             if c.op is Ops.CONST and c.arg in (number, wrap(number, u.dtype)):
                 return x
     return None
+
+
+def of_constant(op: Ops, x: UOp) -> UOp:
+    """What `composed(op, x)` is for a CONST x, rounded once: folded one by one, 1e-6 + 1 would have lost its digits."""
+    try:
+        value = _EXACT[op](float(x.arg))
+    except OverflowError:
+        value = math.inf
+    except ValueError:  # the sine of infinity, the logarithm of zero and below
+        value = -math.inf if op is Ops.LOG2 and x.arg == -1 else math.nan
+    return UOp.const(x.dtype, wrap(value, x.dtype))
 
 
 def composed(op: Ops, x: UOp) -> UOp:

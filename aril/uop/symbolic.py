@@ -16,6 +16,7 @@ from aril.ops import OpGroup, Ops
 from aril.uop import arithmetic, conditions, floats, memory, tracking
 from aril.uop.alu import exec_alu
 from aril.uop.bounds import operand_type
+from aril.uop.composed import of_constant, operand_of
 from aril.uop.node import UOp
 
 CHAIN_LIMIT = 1000  # steps of one node: more are a cycle of rules
@@ -49,6 +50,10 @@ def simplify(root: UOp) -> UOp:
                     stack.extend(todo)
                     continue
                 v = u.with_src(tuple([s if (f := s._simplified) is True else f for s in u.src]))
+                x = operand_of(u) if v is not u else None
+                if x is not None:
+                    x = x if (f := x._simplified) is True else f
+                    v = of_constant(u.op, x) if x is not None and x.op is Ops.CONST else v
             if v is not u:
                 r = v
             else:

@@ -193,6 +193,17 @@ def test_cosine_and_tangent_keep_their_digits_at_far_zeros(dtype, most):
         assert error.max() < least
 
 
+@pytest.mark.parametrize("x", [1e-6, -20.0, 40.0, 3e5, -1.0, -2.0, np.inf, np.nan, -0.0])
+@pytest.mark.parametrize("name", ["exp", "cos", "log1p"])
+def test_functions_of_constants_keep_the_digits_of_those_of_values(name, x):
+    """`1e-6 + 1` is not rounded ahead of its logarithm where both are numbers of the graph either."""
+    with np.errstate(all="ignore"):
+        expected = getattr(np, name)(np.float64(np.float32(x)))
+        expected = np.float64(np.float32(expected)) if abs(expected) > 1e38 else expected
+    for constant in (Tensor(x, dtype="float32"), Tensor.full((3,), x, dtype="float32")):
+        np.testing.assert_allclose(getattr(constant, name)().numpy(), expected, rtol=3e-7)
+
+
 def test_the_tail_of_gelu_is_right_to_its_last_digits():
     x = np.linspace(-12, 6, 20001)
     want = x * special.ndtr(x)
