@@ -27,8 +27,8 @@ TILE = 8  # copies of a sum of products that make it a tile
 def cascade(sink: UOp) -> UOp:
     """Sums of floats with an accumulator for each block of their terms, and one for the blocks.
 
-    before: REDUCE(x[k], k) with k in 0..65535
-    after:  REDUCE(REDUCE(x[k0*256 + k1], k1), k0) with k0, k1 in 0..255
+    before: REDUCE(x[k], k) with k in 0..16383
+    after:  REDUCE(REDUCE(x[k0*128 + k1], k1), k0) with k0, k1 in 0..127
 
     What else is reduced in the same loop is so too, that it stays one loop. Lanes and copies stay accumulators of their
     own up to the last level.
